@@ -1,0 +1,5 @@
+//! Configuration: schema, file, environment overrides, ranges.
+
+mod schema;
+
+pub use schema::*;

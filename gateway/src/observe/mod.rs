@@ -1,0 +1,5 @@
+//! What operators see: metrics, health, logs.
+//!
+//! Must never be consulted for a decision.
+
+pub mod metrics;

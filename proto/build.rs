@@ -1,0 +1,29 @@
+//! Compiles the contracts with a pure-Rust compiler, so that no `protoc` is needed.
+
+const FILES: [&str; 4] = [
+    "yuzu/common/v1/common.proto",
+    "yuzu/agent/v1/agent.proto",
+    "yuzu/gateway/v1/gateway.proto",
+    "yuzu/server/v1/management.proto",
+];
+
+/// Messages that hold secrets or payloads; `src/redact.rs` writes their `Debug`.
+const REDACTED: [&str; 6] = [
+    ".yuzu.agent.v1.RegisterRequest",
+    ".yuzu.agent.v1.RegisterResponse",
+    ".yuzu.agent.v1.HeartbeatRequest",
+    ".yuzu.agent.v1.CommandRequest",
+    ".yuzu.agent.v1.CommandResponse",
+    ".yuzu.agent.v1.InventoryReport",
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let descriptors = protox::compile(FILES, ["proto"])?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .emit_rerun_if_changed(false)
+        .skip_debug(REDACTED)
+        .compile_fds(descriptors)?;
+    Ok(())
+}
