@@ -3,215 +3,196 @@
 //! Responsible for names, labels, buckets and for creating each series of a closed label set at 0
 //! (GEN-4). Must never be read to decide something.
 //!
-//! The field of a family has its name without the `yuzu_gw_` prefix.
+//! The field of a family has its name without the prefix `yuzu_gw_`, and its documentation is its
+//! HELP text. A family is listed when the gateway keeps it up to date, never before.
+
+mod families;
+#[cfg(test)]
+mod tests;
 
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry,
+    Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
 
-const LATENCY_MS: [f64; 11] =
-    [1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 10_000.0];
-const SESSION_MS: [f64; 5] = [1_000.0, 10_000.0, 60_000.0, 300_000.0, 3_600_000.0];
-const QUEUE_LEN: [f64; 5] = [10.0, 100.0, 500.0, 1_000.0, 5_000.0];
-const FANOUT: [f64; 7] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1_000_000.0];
-const PERMIT_WAIT_S: [f64; 12] =
-    [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0];
+use families::{Families, families};
 
-/// The labels `rpc_name` of upstream calls.
-pub const RPC_NAMES: [&str; 5] =
-    ["register", "inventory", "notify_stream", "guardian", "batch_heartbeat"];
+const LATENCY_MS: &[f64] = &[
+    1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 10_000.0,
+];
+const SESSION_MS: &[f64] = &[1_000.0, 10_000.0, 60_000.0, 300_000.0, 3_600_000.0];
+const QUEUE_LEN: &[f64] = &[10.0, 100.0, 500.0, 1_000.0, 5_000.0];
+const FANOUT: &[f64] = &[1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1_000_000.0];
+const PERMIT_WAIT_S: &[f64] = &[
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
+];
 
-/// The families, registered in [`Metrics::registry`].
-#[derive(Debug)]
-pub struct Metrics {
-    /// What `/metrics` renders.
-    pub registry: Registry,
-    /// Connected agents of this node (label `node`).
-    pub agents_current: IntGauge,
-    /// Sessions established (label `node`).
-    pub agents_connected_total: IntCounter,
-    /// Sessions ended (label `node`).
-    pub agents_disconnected_total: IntCounter,
-    /// Length of ended sessions (label `node`).
-    pub agent_session_duration_ms: Histogram,
-    /// Commands handed to agents; the label `plugin` has a bounded number of values (CMD-23).
-    pub commands_dispatched_total: IntCounterVec,
-    /// Targets without a terminal frame at the timeout.
-    pub commands_timed_out_total: IntCounter,
-    /// Commands refused because an agent's mailbox was full.
-    pub commands_dropped_backpressure_total: IntCounter,
-    /// Failed writes to an agent's stream.
-    pub stream_write_errors_total: IntCounter,
-    /// Mailbox length at a backpressure event.
-    pub stream_queue_len_distribution: Histogram,
-    /// Dispatch to terminal frame; labels `plugin` (the dispatched one), `status`.
-    pub command_duration_ms: HistogramVec,
-    /// Targets of a SendCommand.
-    pub fanout_target_count: Histogram,
-    /// Targets that were sent the command.
-    pub fanout_dispatched_count: Histogram,
-    /// Targets that were not.
-    pub fanout_skipped_count: Histogram,
-    /// Targets on other nodes.
-    pub fanout_remote_dispatched_count: Histogram,
-    /// Registrations refused at the edge; label `reason`.
-    pub register_refused_total: IntCounterVec,
-    /// Refusals by the per-connection session cap.
-    pub session_limit_rejected_total: IntCounter,
-    /// Owner restarts; label `outcome`.
-    pub agent_owner_restarts_total: IntCounterVec,
-    /// Heartbeats not admitted; label `reason`.
-    pub heartbeat_rejected_total: IntCounterVec,
-    /// Heartbeats of a held session on another connection; label `event`.
-    pub heartbeat_session_mismatch_total: IntCounterVec,
-    /// Inventory reports not admitted; label `reason`.
-    pub inventory_rejected_total: IntCounterVec,
-    /// Heartbeats replaced in the buffer.
-    pub heartbeat_coalesced_total: IntCounter,
-    /// Heartbeat data given up; label `reason`.
-    pub heartbeat_buffer_dropped_total: IntCounterVec,
-    /// Successful upstream calls; label `rpc_name`.
-    pub upstream_rpc_duration_ms: HistogramVec,
-    /// Failed upstream calls; labels `rpc_name`, `code`.
-    pub upstream_rpc_errors_total: IntCounterVec,
-    /// Breaker transitions; label `state`.
-    pub upstream_circuit_transitions_total: IntCounterVec,
-    /// The server's stream limit; 0 = unknown or unlimited.
-    pub upstream_server_max_streams: IntGauge,
-    /// Permits in force; label `class`.
-    pub upstream_permit_limit: IntGaugeVec,
-    /// Permits held; label `class`.
-    pub upstream_permits_held: IntGaugeVec,
-    /// Callers waiting for a permit; label `class`.
-    pub upstream_permits_waiting: IntGaugeVec,
-    /// Waits for a permit; label `class`.
-    pub upstream_permit_wait_seconds: HistogramVec,
-    /// Permits refused; labels `class`, `reason`.
-    pub upstream_permit_refused_total: IntCounterVec,
-    /// Calls never sent, their deadline passed in the queue; label `class`.
-    pub upstream_calls_dropped_total: IntCounterVec,
-    /// Guardian frames accepted for forwarding.
-    pub guardian_forward_accepted_total: IntCounter,
-    /// Guardian frames dropped; label `reason`.
-    pub guardian_forward_dropped_total: IntCounterVec,
-    /// Notices held.
-    pub upstream_notify_pending: IntGauge,
-    /// Notices being sent.
-    pub upstream_notify_inflight: IntGauge,
-    /// Cap on notices in force.
-    pub upstream_notify_pending_max: IntGauge,
-    /// Notices replaced while held.
-    pub upstream_notify_coalesced_total: IntCounter,
-    /// Failed sends held again.
-    pub upstream_notify_requeued_total: IntCounter,
-    /// Notices refused at admission; label `reason`.
-    pub upstream_notify_dropped_total: IntCounterVec,
-    /// Notices lost for good; labels `event`, `reason`.
-    pub upstream_notify_lost_total: IntCounterVec,
-    /// Answers `acknowledged=false`; label `event`.
-    pub upstream_notify_unacknowledged_total: IntCounterVec,
-    /// Request bytes discarded; label `reason`.
-    pub grpc_dropped_data_bytes_total: IntCounterVec,
-    /// Connections closed for holding too much or flooding.
-    pub grpc_connection_killed_total: IntCounter,
-    /// Requests not complete in time.
-    pub grpc_recv_timeout_total: IntCounter,
-    /// Open connections; label `listener`.
-    pub listener_connections: IntGaugeVec,
-    /// Connection ceiling in force; label `listener`.
-    pub listener_connections_max: IntGaugeVec,
-    /// Memory of the process; labels `node`, `type`.
-    pub beam_memory_bytes: IntGaugeVec,
-    /// Live tasks (label `node`).
-    pub beam_process_count: IntGauge,
-    /// Busy share of the runtime, 0..1 (label `node`).
-    pub beam_scheduler_util: Gauge,
-}
+/// The values of the label `rpc_name` of upstream calls.
+pub const RPC_NAMES: [&str; 5] = [
+    "register",
+    "inventory",
+    "notify_stream",
+    "guardian",
+    "batch_heartbeat",
+];
+const PERMIT_CLASSES: &[&str] = &["register", "inventory", "replay"];
+const NOTICE_EVENTS: &[&str] = &["connected", "disconnected"];
 
-/// Registers families under one prefix. Names and labels are constants of this file, so a
-/// duplicate is a programming error that every test of this module finds.
-struct Families<'a> {
-    registry: &'a Registry,
-    node: &'a str,
-}
+families! {
+    /// The families, registered in [`Metrics::registry`].
+    pub struct Metrics;
 
-impl Families<'_> {
-    fn opts(name: &str, help: &str) -> Opts {
-        Opts::new(format!("yuzu_gw_{name}"), help)
-    }
+    /// Connected agents of this node, updated every gauge interval
+    agents_current: IntGauge = node_gauge();
+    /// Agent sessions established
+    agents_connected_total: IntCounter = node_counter();
+    /// Agent sessions ended
+    agents_disconnected_total: IntCounter = node_counter();
+    /// Length of ended agent sessions in milliseconds
+    agent_session_duration_ms: Histogram = node_histogram(SESSION_MS);
+    /// Commands written to agents, by dispatched plugin (at most 64 values, then other)
+    commands_dispatched_total: IntCounterVec = counters(&["plugin"], &[]);
+    /// Command targets without a terminal frame at the timeout
+    commands_timed_out_total: IntCounter = counter();
+    /// Commands dropped because the outbound queue of the agent was full
+    commands_dropped_backpressure_total: IntCounter = counter();
+    /// Failed writes to an agent stream
+    stream_write_errors_total: IntCounter = counter();
+    /// Outbound queue length of an agent at a backpressure event
+    stream_queue_len_distribution: Histogram = histogram(QUEUE_LEN);
+    /// Time from dispatch to the terminal frame in milliseconds, by dispatched plugin and status
+    command_duration_ms: HistogramVec = histograms(&["plugin", "status"], LATENCY_MS);
+    /// Targets of a SendCommand
+    fanout_target_count: Histogram = histogram(FANOUT);
+    /// Targets of a SendCommand that were sent the command
+    fanout_dispatched_count: Histogram = histogram(FANOUT);
+    /// Targets of a SendCommand that were not sent the command
+    fanout_skipped_count: Histogram = histogram(FANOUT);
+    /// Targets of a SendCommand that are held by other gateway nodes
+    fanout_remote_dispatched_count: Histogram = histogram(FANOUT);
+    /// Registrations refused at the edge
+    register_refused_total: IntCounterVec = counters(&["reason"], &[&["agent_id_length"]]);
+    /// Sessions refused by the per-connection cap
+    session_limit_rejected_total: IntCounter = counter();
+    /// Restarts of the task that owns an agent session
+    agent_owner_restarts_total: IntCounterVec =
+        counters(&["outcome"], &[&["recovered"], &["disconnected_only"], &["gave_up"]]);
 
-    fn add<C: prometheus::core::Collector + Clone + 'static>(
-        &self,
-        collector: prometheus::Result<C>,
-    ) -> prometheus::Result<C> {
-        let collector = collector?;
-        self.registry.register(Box::new(collector.clone()))?;
-        Ok(collector)
-    }
+    /// Heartbeats not admitted
+    heartbeat_rejected_total: IntCounterVec = counters(
+        &["reason"],
+        &[&["unknown_session"], &["no_connection"], &["registry_unavailable"]]
+    );
+    /// Heartbeats for a held session that came over another connection
+    heartbeat_session_mismatch_total: IntCounterVec = counters(&["event"], &[&["security"]]);
+    /// Inventory reports not admitted
+    inventory_rejected_total: IntCounterVec = counters(
+        &["reason"],
+        &[
+            &["unknown_session"],
+            &["no_connection"],
+            &["registry_unavailable"],
+            &["connection_mismatch"],
+        ]
+    );
+    /// Heartbeats replaced by a newer one of the same session before they were sent
+    heartbeat_coalesced_total: IntCounter = counter();
+    /// Heartbeats, or parts of them, given up before they reached the server
+    heartbeat_buffer_dropped_total: IntCounterVec = counters(
+        &["reason"],
+        &[
+            &["buffer_full"],
+            &["snapshot_oversize"],
+            &["snapshot_evicted"],
+            &["heartbeat_oversize"],
+            &["heartbeat_invalid"],
+            &["chunk_rejected"],
+        ]
+    );
 
-    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        self.add(IntCounter::with_opts(Self::opts(name, help)))
-    }
+    /// Duration of successful calls to the server in milliseconds
+    upstream_rpc_duration_ms: HistogramVec = histograms(&["rpc_name"], LATENCY_MS);
+    /// Failed calls to the server, by call and status code or error class
+    upstream_rpc_errors_total: IntCounterVec = counters(
+        &["rpc_name", "code"],
+        &[
+            &["register", "encode"],
+            &["inventory", "encode"],
+            &["notify_stream", "encode"],
+            &["guardian", "encode"],
+            &["register", "exception"],
+            &["inventory", "exception"],
+            &["notify_stream", "exception"],
+            &["guardian", "exception"],
+            &["batch_heartbeat", "exception"],
+        ]
+    );
+    /// Transitions of the circuit breaker, by the state entered
+    upstream_circuit_transitions_total: IntCounterVec =
+        counters(&["state"], &[&["closed"], &["open"], &["half_open"]]);
+    /// Concurrent streams the server allows; 0 means unknown or unlimited
+    upstream_server_max_streams: IntGauge = gauge();
+    /// Permits in force
+    upstream_permit_limit: IntGaugeVec = gauges("class", PERMIT_CLASSES);
+    /// Permits held
+    upstream_permits_held: IntGaugeVec = gauges("class", PERMIT_CLASSES);
+    /// Callers waiting for a permit
+    upstream_permits_waiting: IntGaugeVec = gauges("class", PERMIT_CLASSES);
+    /// Time a caller waited for its permit in seconds
+    upstream_permit_wait_seconds: HistogramVec = histograms(&["class"], PERMIT_WAIT_S);
+    /// Callers refused a permit
+    upstream_permit_refused_total: IntCounterVec = counter_grid(
+        ["class", "reason"],
+        PERMIT_CLASSES,
+        &["queue_full", "deadline", "stopping"]
+    );
+    /// Calls never sent because their deadline passed while they waited
+    upstream_calls_dropped_total: IntCounterVec =
+        counters(&["class"], &[&["register"], &["inventory"], &["replay"]]);
+    /// Guardian frames accepted for forwarding
+    guardian_forward_accepted_total: IntCounter = counter();
+    /// Guardian frames dropped
+    guardian_forward_dropped_total: IntCounterVec =
+        counters(&["reason"], &[&["circuit_open"], &["at_capacity"]]);
 
-    fn node_counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        self.add(IntCounter::with_opts(Self::opts(name, help).const_label("node", self.node)))
-    }
+    /// Stream status notices held
+    upstream_notify_pending: IntGauge = gauge();
+    /// Stream status notices being sent
+    upstream_notify_inflight: IntGauge = gauge();
+    /// Cap on held stream status notices in force
+    upstream_notify_pending_max: IntGauge = gauge();
+    /// Stream status notices replaced while they were held
+    upstream_notify_coalesced_total: IntCounter = counter();
+    /// Stream status notices held again after a failed send
+    upstream_notify_requeued_total: IntCounter = counter();
+    /// Stream status notices refused at admission
+    upstream_notify_dropped_total: IntCounterVec =
+        counters(&["reason"], &[&["at_capacity"], &["unknown"]]);
+    /// Stream status notices lost for good
+    upstream_notify_lost_total: IntCounterVec = counter_grid(
+        ["event", "reason"],
+        NOTICE_EVENTS,
+        &["evicted", "at_capacity", "rejected", "crashed", "shutdown", "unacknowledged"]
+    );
+    /// Stream status notices the server answered with acknowledged=false
+    upstream_notify_unacknowledged_total: IntCounterVec =
+        counters(&["event"], &[&["connected"], &["disconnected"]]);
 
-    fn counters(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        closed: &[&[&str]],
-    ) -> prometheus::Result<IntCounterVec> {
-        let family = self.add(IntCounterVec::new(Self::opts(name, help), labels))?;
-        for values in closed {
-            family.with_label_values(values);
-        }
-        Ok(family)
-    }
+    /// Request bytes discarded
+    grpc_dropped_data_bytes_total: IntCounterVec =
+        counters(&["reason"], &[&["extra_request_data"], &["stream_ended"]]);
+    /// Connections closed because they held too much memory or flooded
+    grpc_connection_killed_total: IntCounter = counter();
+    /// Requests that were not complete in time
+    grpc_recv_timeout_total: IntCounter = counter();
+    /// Open connections
+    listener_connections: IntGaugeVec = gauges("listener", &[]);
+    /// Ceiling on open connections in force
+    listener_connections_max: IntGaugeVec = gauges("listener", &[]);
 
-    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        self.add(IntGauge::with_opts(Self::opts(name, help)))
-    }
-
-    fn node_gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        self.add(IntGauge::with_opts(Self::opts(name, help).const_label("node", self.node)))
-    }
-
-    fn gauges(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        closed: &[&[&str]],
-    ) -> prometheus::Result<IntGaugeVec> {
-        let family = self.add(IntGaugeVec::new(Self::opts(name, help), labels))?;
-        for values in closed {
-            family.with_label_values(values);
-        }
-        Ok(family)
-    }
-
-    fn histogram(
-        &self,
-        name: &str,
-        help: &str,
-        buckets: &[f64],
-    ) -> prometheus::Result<Histogram> {
-        let opts = HistogramOpts::from(Self::opts(name, help)).buckets(buckets.to_vec());
-        self.add(Histogram::with_opts(opts))
-    }
-
-    fn histograms(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        buckets: &[f64],
-    ) -> prometheus::Result<HistogramVec> {
-        let opts = HistogramOpts::from(Self::opts(name, help)).buckets(buckets.to_vec());
-        self.add(HistogramVec::new(opts, labels))
-    }
+    /// Resident anonymous memory of the process in bytes
+    beam_memory_bytes: IntGaugeVec = node_gauges("type");
+    /// Live tasks of the runtime
+    beam_process_count: IntGauge = node_gauge();
+    /// Busy share of the runtime's workers since the last sample, 0 to 1
+    beam_scheduler_util: Gauge = node_ratio();
 }
