@@ -7,6 +7,7 @@
 //! HELP text. A family is listed when the gateway keeps it up to date, never before.
 
 mod families;
+mod plugins;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,7 @@ use prometheus::{
 };
 
 use families::{Families, families};
+pub use plugins::{MAX_PLUGINS, OTHER, PluginLabels};
 
 const LATENCY_MS: &[f64] = &[
     1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 10_000.0,

@@ -23,6 +23,8 @@ macro_rules! families {
         pub struct $all {
             /// What `/metrics` renders.
             pub registry: prometheus::Registry,
+            /// Maps a plugin name to the value of the label `plugin` (CMD-23).
+            pub plugins: $crate::observe::metrics::PluginLabels,
             $( #[doc = $help] pub $name: $kind, )*
         }
 
@@ -36,7 +38,7 @@ macro_rules! families {
                 let registry = prometheus::Registry::new();
                 let families = Families { registry: &registry, node };
                 $( let $name = families.$make(stringify!($name), $help.trim(), $($arg),*)?; )*
-                Ok(Self { registry, $($name),* })
+                Ok(Self { registry, plugins: Default::default(), $($name),* })
             }
         }
     };
