@@ -1,0 +1,355 @@
+//! One accepted connection: its key, what it holds, and when it has to go.
+//!
+//! Responsible for the facts that outlive a request (key, peer, bytes held, answers ready) and for
+//! the judgement when the connection is to be closed. Must never look into a request.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::answers::{AnswerId, AnswerLedger};
+use super::flood::Costly;
+use crate::observe::metrics::Metrics;
+
+/// Identifies a connection of this process. Never used again for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionKey(u64);
+
+impl ConnectionKey {
+    /// A key that no connection had before.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What every connection of a listener is allowed.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionLimits {
+    /// The preface and the first frame must arrive within this time.
+    pub(crate) preface_timeout: Duration,
+    /// No received byte for this long: closed (LSN-4).
+    pub(crate) idle_timeout: Duration,
+    /// An answer that is ready and not taken for this long: closed.
+    pub(crate) answer_patience: Duration,
+    /// A unary request must be complete within this time (LSN-7).
+    pub(crate) request_timeout: Duration,
+    /// Largest message.
+    pub(crate) max_message_bytes: usize,
+    /// Bytes of unfinished requests (LSN-6).
+    pub(crate) max_memory_bytes: usize,
+}
+
+/// Why a connection is closed by this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CloseReason {
+    /// No HTTP/2 within the preface timeout.
+    NoPreface,
+    /// No byte within the idle timeout.
+    Idle,
+    /// An answer waited too long behind a closed window.
+    AnswerNotTaken,
+    /// The connection holds too much, or the listener gave up waiting for it.
+    Killed,
+}
+
+/// What to do with a connection now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Close it.
+    Close(CloseReason),
+    /// Look again at this time.
+    CheckAt(Instant),
+}
+
+/// What the listener wants of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// Nothing.
+    Serve,
+    /// Send GOAWAY and end when the streams have.
+    Drain,
+    /// Close at once.
+    Kill,
+}
+
+/// One accepted connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    key: ConnectionKey,
+    peer: SocketAddr,
+    limits: Arc<ConnectionLimits>,
+    metrics: Arc<Metrics>,
+    opened: Instant,
+    last_byte_ms: AtomicU64,
+    spoke_http2: AtomicBool,
+    held: AtomicUsize,
+    answers: Mutex<AnswerLedger>,
+    signal: AtomicU8,
+    driver: AtomicWaker,
+}
+
+impl Connection {
+    /// A connection accepted now.
+    pub(crate) fn new(
+        peer: SocketAddr,
+        limits: Arc<ConnectionLimits>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            key: ConnectionKey::next(),
+            peer,
+            limits,
+            metrics,
+            opened: Instant::now(),
+            last_byte_ms: AtomicU64::new(0),
+            spoke_http2: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
+            answers: Mutex::default(),
+            signal: AtomicU8::new(Signal::Serve as u8),
+            driver: AtomicWaker::new(),
+        })
+    }
+
+    /// The key that Register, Subscribe, Heartbeat and ReportInventory compare.
+    pub(crate) fn key(&self) -> ConnectionKey {
+        self.key
+    }
+
+    /// The peer's bare IP; IPv4-mapped IPv6 is folded to IPv4 (ORIGIN-1, ORIGIN-4).
+    pub(crate) fn peer_ip(&self) -> IpAddr {
+        self.peer.ip().to_canonical()
+    }
+
+    /// The limits of its listener.
+    pub(crate) fn limits(&self) -> &ConnectionLimits {
+        &self.limits
+    }
+
+    /// The metrics of the node.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(crate) fn byte_received(&self, now: Instant, spoke_http2: bool) {
+        let since = now.duration_since(self.opened).as_millis() as u64;
+        self.last_byte_ms.store(since, Ordering::Relaxed);
+        if spoke_http2 && !self.spoke_http2.load(Ordering::Relaxed) {
+            self.spoke_http2.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a connection that is closed because its peer floods.
+    pub(crate) fn flooded(&self, frame: Costly) {
+        self.metrics.grpc_connection_killed_total.inc();
+        debug!(?frame, "connection closed: the peer sends too many costly frames");
+    }
+
+    /// Asks the task of this connection for something; the stronger of two requests wins.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.signal.fetch_max(signal as u8, Ordering::AcqRel);
+        self.driver.wake();
+    }
+
+    /// What was asked, registering the task for the next request.
+    pub(crate) fn poll_signal(&self, cx: &mut Context<'_>, seen: Signal) -> Poll<Signal> {
+        self.driver.register(cx.waker());
+        let now = match self.signal.load(Ordering::Acquire) {
+            0 => Signal::Serve,
+            1 => Signal::Drain,
+            _ => Signal::Kill,
+        };
+        if now == seen { Poll::Pending } else { Poll::Ready(now) }
+    }
+
+    /// Judges the connection (LSN-4 and the edge's own limits).
+    pub(crate) fn verdict(&self, now: Instant) -> Verdict {
+        if !self.spoke_http2.load(Ordering::Relaxed) {
+            let until = self.opened + self.limits.preface_timeout;
+            return if now >= until {
+                Verdict::Close(CloseReason::NoPreface)
+            } else {
+                Verdict::CheckAt(until)
+            };
+        }
+        let last = Duration::from_millis(self.last_byte_ms.load(Ordering::Relaxed));
+        let idle_at = self.opened + last + self.limits.idle_timeout;
+        if now >= idle_at {
+            return Verdict::Close(CloseReason::Idle);
+        }
+        let (overdue, any) = {
+            let answers = self.answers();
+            (answers.overdue_at(self.limits.answer_patience), !answers.is_empty())
+        };
+        match overdue {
+            Some(at) if now >= at => Verdict::Close(CloseReason::AnswerNotTaken),
+            Some(at) => Verdict::CheckAt(at.min(idle_at)),
+            // An open answer may become ready at any moment without waking this task.
+            None if any => Verdict::CheckAt(idle_at.min(now + self.limits.answer_patience)),
+            None => Verdict::CheckAt(idle_at),
+        }
+    }
+
+    fn answers(&self) -> std::sync::MutexGuard<'_, AnswerLedger> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an answer is open, so that the driver looks again soon.
+    pub(crate) fn has_answers(&self) -> bool {
+        !self.answers().is_empty()
+    }
+}
+
+/// An answer of this connection, watched until it is dropped.
+#[derive(Debug)]
+pub(crate) struct WatchedAnswer {
+    connection: Arc<Connection>,
+    id: AnswerId,
+}
+
+impl WatchedAnswer {
+    pub(crate) fn new(connection: &Arc<Connection>) -> Self {
+        let id = connection.answers().open();
+        Self { connection: Arc::clone(connection), id }
+    }
+
+    /// There is something to send.
+    pub(crate) fn ready(&self) {
+        self.connection.answers().ready(self.id, Instant::now());
+    }
+
+    /// The peer takes what there is.
+    pub(crate) fn taken(&self) {
+        self.connection.answers().taken(self.id);
+    }
+}
+
+impl Drop for WatchedAnswer {
+    fn drop(&mut self) {
+        self.connection.answers().close(self.id);
+    }
+}
+
+/// Bytes of an unfinished request, charged to its connection until dropped (LSN-6).
+#[derive(Debug)]
+pub(crate) struct Charge {
+    connection: Arc<Connection>,
+    bytes: usize,
+}
+
+/// The connection held more than its limit and is being closed.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection holds too many bytes of unfinished requests")]
+pub(crate) struct OverBudget;
+
+impl Charge {
+    pub(crate) fn new(connection: &Arc<Connection>) -> Self {
+        Self { connection: Arc::clone(connection), bytes: 0 }
+    }
+
+    /// Charges `bytes` in place of what was charged before. Over the limit the connection is
+    /// killed and counted.
+    pub(crate) fn set(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        let held = &self.connection.held;
+        let total = if bytes >= before {
+            held.fetch_add(bytes - before, Ordering::Relaxed) + (bytes - before)
+        } else {
+            held.fetch_sub(before - bytes, Ordering::Relaxed) - (before - bytes)
+        };
+        if total <= self.connection.limits.max_memory_bytes {
+            return Ok(());
+        }
+        self.connection.metrics.grpc_connection_killed_total.inc();
+        self.connection.signal(Signal::Kill);
+        Err(OverBudget)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.connection.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection() -> Arc<Connection> {
+        let limits = ConnectionLimits {
+            preface_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(180),
+            answer_patience: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(30),
+            max_message_bytes: 1024,
+            max_memory_bytes: 1000,
+        };
+        let metrics = Arc::new(Metrics::new("test").unwrap());
+        Connection::new("[::ffff:192.0.2.7]:1234".parse().unwrap(), Arc::new(limits), metrics)
+    }
+
+    fn at(connection: &Connection, seconds: u64) -> Instant {
+        connection.opened + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn origin_4_an_ipv4_mapped_peer_is_folded() {
+        assert_eq!(connection().peer_ip().to_string(), "192.0.2.7");
+    }
+
+    #[test]
+    fn half_a_preface_is_closed_after_the_preface_timeout() {
+        let c = connection();
+        c.byte_received(at(&c, 9), false);
+        assert_eq!(c.verdict(at(&c, 9)), Verdict::CheckAt(at(&c, 10)));
+        assert_eq!(c.verdict(at(&c, 10)), Verdict::Close(CloseReason::NoPreface));
+    }
+
+    #[test]
+    fn lsn_4_no_byte_for_the_idle_timeout_closes() {
+        let c = connection();
+        c.byte_received(at(&c, 20), true);
+        assert_eq!(c.verdict(at(&c, 21)), Verdict::CheckAt(at(&c, 200)));
+        assert_eq!(c.verdict(at(&c, 200)), Verdict::Close(CloseReason::Idle));
+        c.byte_received(at(&c, 200), true);
+        assert_eq!(c.verdict(at(&c, 200)), Verdict::CheckAt(at(&c, 380)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_nobody_takes_closes_the_connection() {
+        let c = connection();
+        c.byte_received(at(&c, 0), true);
+        let answer = WatchedAnswer::new(&c);
+        assert_eq!(c.verdict(at(&c, 0)), Verdict::CheckAt(at(&c, 30)));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        answer.ready();
+        assert_eq!(c.verdict(at(&c, 34)), Verdict::CheckAt(at(&c, 35)));
+        assert_eq!(c.verdict(at(&c, 35)), Verdict::Close(CloseReason::AnswerNotTaken));
+        answer.taken();
+        assert_eq!(c.verdict(at(&c, 35)), Verdict::CheckAt(at(&c, 65)));
+        drop(answer);
+        assert_eq!(c.verdict(at(&c, 35)), Verdict::CheckAt(at(&c, 180)));
+    }
+
+    #[test]
+    fn lsn_6_a_connection_over_its_budget_is_killed_and_counted() {
+        let c = connection();
+        let mut a = Charge::new(&c);
+        let mut b = Charge::new(&c);
+        a.set(600).unwrap();
+        b.set(400).unwrap();
+        a.set(500).unwrap();
+        assert!(b.set(501).is_err());
+        assert_eq!(c.metrics.grpc_connection_killed_total.get(), 1);
+        assert_eq!(c.signal.load(Ordering::Relaxed), Signal::Kill as u8);
+        drop((a, b));
+        assert_eq!(c.held.load(Ordering::Relaxed), 0);
+    }
+}

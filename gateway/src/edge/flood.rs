@@ -1,0 +1,209 @@
+//! Counting HTTP/2 frames as they arrive, and judging whether a peer floods.
+//!
+//! hyper has no hook for PING, SETTINGS and RST_STREAM frames, so a reader below it counts frame
+//! headers. Responsible for finding the headers in a byte stream cut anywhere, and for the rate
+//! of each kind. Must never copy or hold payload.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Length of the client's connection preface.
+const PREFACE: u32 = 24;
+const HEADER: usize = 9;
+
+const TYPE_RST_STREAM: u8 = 3;
+const TYPE_SETTINGS: u8 = 4;
+const TYPE_PING: u8 = 6;
+const FLAG_ACK: u8 = 1;
+
+/// Frames that cost the node work and the peer next to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Costly {
+    /// PING that asks for an answer.
+    Ping,
+    /// SETTINGS that asks for an acknowledgement.
+    Settings,
+    /// RST_STREAM: a stream opened and cancelled.
+    Reset,
+}
+
+/// Finds frame headers in the bytes a client sends.
+#[derive(Debug)]
+pub(crate) struct FrameScanner {
+    /// Bytes of preface or payload still to pass over.
+    skip: u32,
+    header: [u8; HEADER],
+    filled: u8,
+    frames: u32,
+}
+
+impl Default for FrameScanner {
+    fn default() -> Self {
+        Self { skip: PREFACE, header: [0; HEADER], filled: 0, frames: 0 }
+    }
+}
+
+impl FrameScanner {
+    /// Passes over `bytes`, calling `seen` for each costly frame whose header ends in them.
+    pub(crate) fn scan(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Costly)) {
+        while !bytes.is_empty() {
+            if self.skip > 0 {
+                let step = bytes.len().min(self.skip as usize);
+                bytes = &bytes[step..];
+                self.skip -= step as u32;
+                continue;
+            }
+            let filled = usize::from(self.filled);
+            let step = bytes.len().min(HEADER - filled);
+            self.header[filled..filled + step].copy_from_slice(&bytes[..step]);
+            bytes = &bytes[step..];
+            self.filled += step as u8;
+            if usize::from(self.filled) == HEADER {
+                self.filled = 0;
+                self.frames = self.frames.saturating_add(1);
+                let [a, b, c, kind, flags, ..] = self.header;
+                self.skip = u32::from_be_bytes([0, a, b, c]);
+                if let Some(costly) = classify(kind, flags) {
+                    seen(costly);
+                }
+            }
+        }
+    }
+
+    /// Whether the preface and the first frame's header have arrived.
+    pub(crate) fn spoke_http2(&self) -> bool {
+        self.frames > 0
+    }
+}
+
+fn classify(kind: u8, flags: u8) -> Option<Costly> {
+    match kind {
+        TYPE_PING if flags & FLAG_ACK == 0 => Some(Costly::Ping),
+        TYPE_SETTINGS if flags & FLAG_ACK == 0 => Some(Costly::Settings),
+        TYPE_RST_STREAM => Some(Costly::Reset),
+        _ => None,
+    }
+}
+
+/// How many frames of each kind a connection may send within [`FloodGuard::WINDOW`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FloodLimits {
+    /// PINGs.
+    pub(crate) pings: u32,
+    /// SETTINGS.
+    pub(crate) settings: u32,
+    /// RST_STREAMs.
+    pub(crate) resets: u32,
+}
+
+impl FloodLimits {
+    /// 500 cancelled streams in 10 s is the contract's figure. An agent PINGs once a minute and
+    /// C-core adds one PING per bandwidth probe; 1,000 in 10 s is far above both. SETTINGS change
+    /// at most a few times in a connection's life.
+    pub(crate) const DEFAULT: Self = Self { pings: 1_000, settings: 100, resets: 500 };
+}
+
+/// Judges one connection's rate of costly frames, in fixed windows.
+#[derive(Debug)]
+pub(crate) struct FloodGuard {
+    limits: FloodLimits,
+    window_started: Instant,
+    in_window: [u32; 3],
+    total: [u64; 3],
+}
+
+impl FloodGuard {
+    /// Length of a window.
+    pub(crate) const WINDOW: Duration = Duration::from_secs(10);
+
+    pub(crate) fn new(limits: FloodLimits, now: Instant) -> Self {
+        Self { limits, window_started: now, in_window: [0; 3], total: [0; 3] }
+    }
+
+    /// Counts one frame. True: the peer is over its limit and the connection is to be closed.
+    pub(crate) fn count(&mut self, frame: Costly, now: Instant) -> bool {
+        if now.duration_since(self.window_started) >= Self::WINDOW {
+            self.window_started = now;
+            self.in_window = [0; 3];
+        }
+        let (index, limit) = match frame {
+            Costly::Ping => (0, self.limits.pings),
+            Costly::Settings => (1, self.limits.settings),
+            Costly::Reset => (2, self.limits.resets),
+        };
+        self.in_window[index] += 1;
+        self.total[index] += 1;
+        self.in_window[index] > limit
+    }
+
+    /// Frames of a kind since the connection opened.
+    #[cfg(test)]
+    pub(crate) fn total(&self, frame: Costly) -> u64 {
+        self.total[frame as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
+        let mut out = (payload as u32).to_be_bytes()[1..].to_vec();
+        out.extend([kind, flags, 0, 0, 0, 1]);
+        // Payload that looks like PING headers must not be taken for frames.
+        out.extend([0, 0, 8, TYPE_PING, 0, 0, 0, 0, 0].iter().cycle().take(payload));
+        out
+    }
+
+    fn conversation() -> Vec<u8> {
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(TYPE_SETTINGS, 0, 18));
+        bytes.extend(frame(TYPE_SETTINGS, FLAG_ACK, 0));
+        bytes.extend(frame(TYPE_PING, 0, 8));
+        bytes.extend(frame(0, 0, 40));
+        bytes.extend(frame(TYPE_PING, FLAG_ACK, 8));
+        bytes.extend(frame(TYPE_RST_STREAM, 0, 4));
+        bytes
+    }
+
+    #[test]
+    fn finds_costly_frames_wherever_the_stream_is_cut() {
+        let bytes = conversation();
+        for piece in 1..bytes.len() {
+            let mut scanner = FrameScanner::default();
+            let mut seen = Vec::new();
+            for chunk in bytes.chunks(piece) {
+                scanner.scan(chunk, |frame| seen.push(frame));
+            }
+            assert_eq!(seen, [Costly::Settings, Costly::Ping, Costly::Reset], "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn knows_when_the_first_frame_arrived() {
+        let bytes = conversation();
+        let mut scanner = FrameScanner::default();
+        scanner.scan(&bytes[..24 + 8], |_| ());
+        assert!(!scanner.spoke_http2());
+        scanner.scan(&bytes[24 + 8..24 + 9], |_| ());
+        assert!(scanner.spoke_http2());
+    }
+
+    #[test]
+    fn closes_at_one_over_the_limit_and_forgives_in_the_next_window() {
+        let start = Instant::now();
+        let limits = FloodLimits { pings: 3, settings: 1, resets: 2 };
+        let mut guard = FloodGuard::new(limits, start);
+        for _ in 0..3 {
+            assert!(!guard.count(Costly::Ping, start));
+        }
+        assert!(guard.count(Costly::Ping, start));
+        assert!(!guard.count(Costly::Reset, start));
+        assert!(!guard.count(Costly::Reset, start));
+        assert!(guard.count(Costly::Reset, start));
+        let later = start + FloodGuard::WINDOW;
+        assert!(!guard.count(Costly::Ping, later));
+        assert_eq!(guard.total(Costly::Ping), 5);
+    }
+}

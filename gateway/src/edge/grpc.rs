@@ -1,0 +1,172 @@
+//! gRPC over HTTP/2 for unary calls, as bytes.
+//!
+//! Responsible for reading one request message within the limits of the connection, and for
+//! answering one message or one status. Streams (Subscribe, SendCommand, WatchEvents) write their
+//! own bodies; they share [`StreamBody`]'s framing helpers. Must never decode a message.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Request, header};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tonic::Status;
+use yuzu_proto::wire::{GRPC_PREFIX, put_grpc_prefix};
+
+use super::Response;
+use super::connection::{Charge, Connection, WatchedAnswer};
+use super::deframe::Deframer;
+
+/// Messages up to this size are copied behind their prefix so that they leave in one DATA frame.
+const COPY_LIMIT: usize = 64 << 10;
+
+/// A status without a message: headers only.
+pub(crate) fn refuse(status: Status) -> Response {
+    status.into_http()
+}
+
+/// A successful answer of one message.
+pub(crate) fn answer(message: Bytes, connection: &Arc<Connection>) -> Response {
+    let watched = WatchedAnswer::new(connection);
+    watched.ready();
+    let (first, second) = if message.len() <= COPY_LIMIT {
+        (frame(&message), Bytes::new())
+    } else {
+        let mut prefix = BytesMut::with_capacity(GRPC_PREFIX);
+        put_grpc_prefix(&mut prefix, message.len());
+        (prefix.freeze(), message)
+    };
+    stream(UnaryBody { first, second, done: false, watched })
+}
+
+/// A streaming answer with the headers of gRPC.
+pub(crate) fn stream<B>(body: B) -> Response
+where
+    B: Body<Data = Bytes, Error = Status> + Send + 'static,
+{
+    let mut response = http::Response::new(tonic::body::Body::new(body));
+    let grpc = HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(header::CONTENT_TYPE, grpc);
+    response
+}
+
+/// `message` behind its prefix.
+pub(crate) fn frame(message: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(GRPC_PREFIX + message.len());
+    put_grpc_prefix(&mut out, message.len());
+    out.extend_from_slice(message);
+    out.freeze()
+}
+
+/// The trailers that end a stream with `status`.
+pub(crate) fn trailers(status: &Status) -> HeaderMap {
+    status.to_header_map().unwrap_or_else(|_| {
+        let mut map = HeaderMap::new();
+        map.insert(Status::GRPC_STATUS, HeaderValue::from(status.code() as i32));
+        map
+    })
+}
+
+/// The trailers that end a stream with OK.
+pub(crate) fn ok_trailers() -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(1);
+    map.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+    map
+}
+
+/// Whether the request speaks gRPC at all.
+pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Reads the one message of a unary request (LSN-7, LSN-8 and the listener's message limit).
+///
+/// # Errors
+/// The status to answer: 8 over the limit, 4 not complete in time, 12 compressed, 13 malformed or
+/// cut short, 1 when the stream was reset.
+pub(crate) async fn read_unary(
+    body: Incoming,
+    connection: &Arc<Connection>,
+) -> Result<Bytes, Status> {
+    let timeout = connection.limits().request_timeout;
+    match tokio::time::timeout(timeout, read_message(body, connection)).await {
+        Ok(result) => result,
+        Err(_) => {
+            connection.metrics().grpc_recv_timeout_total.inc();
+            Err(Status::deadline_exceeded("the request was not complete in time"))
+        }
+    }
+}
+
+async fn read_message(mut body: Incoming, connection: &Arc<Connection>) -> Result<Bytes, Status> {
+    let mut deframer = Deframer::new(connection.limits().max_message_bytes);
+    let mut charge = Charge::new(connection);
+    let mut message = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Status::cancelled("the request was reset"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if message.is_some() {
+            count_extra(connection, data.len());
+            continue;
+        }
+        let received = data.len();
+        deframer.push(data);
+        if let Some(whole) = deframer.next()? {
+            let extra = received.saturating_sub(GRPC_PREFIX + whole.len());
+            if deframer.next().ok().flatten().is_some() || deframer.held() > 0 {
+                count_extra(connection, extra);
+            }
+            over_budget(charge.set(whole.len()))?;
+            message = Some(whole);
+        } else {
+            over_budget(charge.set(deframer.held()))?;
+        }
+    }
+    message.ok_or_else(|| Status::internal("the request ended before its message was complete"))
+}
+
+fn over_budget(charged: Result<(), super::connection::OverBudget>) -> Result<(), Status> {
+    charged.map_err(|error| Status::resource_exhausted(error.to_string()))
+}
+
+fn count_extra(connection: &Connection, bytes: usize) {
+    let family = &connection.metrics().grpc_dropped_data_bytes_total;
+    family.with_label_values(&["extra_request_data"]).inc_by(bytes as u64);
+}
+
+struct UnaryBody {
+    first: Bytes,
+    second: Bytes,
+    done: bool,
+    watched: WatchedAnswer,
+}
+
+impl Body for UnaryBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let me = &mut *self;
+        for part in [&mut me.first, &mut me.second] {
+            if !part.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(part)))));
+            }
+        }
+        if std::mem::replace(&mut me.done, true) {
+            return Poll::Ready(None);
+        }
+        me.watched.taken();
+        Poll::Ready(Some(Ok(Frame::trailers(ok_trailers()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.done
+    }
+}

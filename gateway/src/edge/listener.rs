@@ -1,0 +1,393 @@
+//! The accept loop of one listener.
+//!
+//! Responsible for the socket (backlog 4,096, TCP_NODELAY), the ceiling on connections, one task
+//! per connection, and the two ways to stop: draining with GOAWAY, then closing. Must never know
+//! what is served.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, error, warn};
+
+use super::connection::{
+    CloseReason, Connection, ConnectionKey, ConnectionLimits, Signal, Verdict,
+};
+use super::flood::FloodLimits;
+use super::grpc;
+use super::io::CountedIo;
+use super::{Handler, Response};
+use crate::config;
+use crate::observe::metrics::Metrics;
+
+const BACKLOG: i32 = 4096;
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A failed accept (out of descriptors, say) is tried again after this.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// A keep-alive PING must be answered within this time.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A socket that listens and is not served yet.
+#[derive(Debug)]
+pub(crate) struct BoundListener {
+    socket: TcpListener,
+    config: config::Listener,
+}
+
+/// A served listener.
+#[derive(Debug)]
+pub(crate) struct RunningListener {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    open: Mutex<HashMap<ConnectionKey, Arc<Connection>>>,
+    /// Rung when a connection has gone.
+    gone: Notify,
+    stop: Notify,
+    metrics: Arc<Metrics>,
+}
+
+impl BoundListener {
+    /// Binds the address of `config`.
+    ///
+    /// # Errors
+    /// Whatever the socket calls say; the address is not part of the error.
+    pub(crate) fn bind(config: &config::Listener) -> io::Result<Self> {
+        let domain = Domain::for_address(config.address);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&config.address.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(Self { socket: TcpListener::from_std(socket.into())?, config: config.clone() })
+    }
+
+    /// Starts to accept.
+    ///
+    /// # Errors
+    /// When the bound address can not be read back.
+    pub(crate) fn serve<H: Handler>(
+        self,
+        handler: Arc<H>,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<RunningListener> {
+        let address = self.socket.local_addr()?;
+        let shared = Arc::new(Shared {
+            name: self.config.name.clone(),
+            open: Mutex::default(),
+            gone: Notify::new(),
+            stop: Notify::new(),
+            metrics: Arc::clone(&metrics),
+        });
+        let ceiling = self.config.limits.max_connections.min(Semaphore::MAX_PERMITS);
+        metrics
+            .listener_connections_max
+            .with_label_values(&[&self.config.name])
+            .set(ceiling as i64);
+        let acceptor = Acceptor {
+            socket: self.socket,
+            slots: Arc::new(Semaphore::new(ceiling)),
+            limits: Arc::new(connection_limits(&self.config)),
+            builder: http2_builder(&self.config),
+            shared: Arc::clone(&shared),
+            handler,
+        };
+        let accepting = tokio::spawn(acceptor.run());
+        Ok(RunningListener { shared, address, accepting })
+    }
+}
+
+fn connection_limits(config: &config::Listener) -> ConnectionLimits {
+    ConnectionLimits {
+        preface_timeout: PREFACE_TIMEOUT.min(config.http2.idle_timeout),
+        idle_timeout: config.http2.idle_timeout,
+        answer_patience: config.limits.request_timeout,
+        request_timeout: config.limits.request_timeout,
+        max_message_bytes: config.limits.max_message_bytes,
+        max_memory_bytes: config.limits.max_connection_memory_bytes,
+    }
+}
+
+fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
+    let management = config.serves(config::Service::Management);
+    // A paused stream holds at most its window. h2 budgets small DATA frames at half of the
+    // connection's window, so that one must stay large.
+    let (stream, connection) = if management { (1 << 20, 4 << 20) } else { (256 << 10, 1 << 20) };
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(config.http2.max_concurrent_streams)
+        .max_header_list_size(config.limits.max_header_list_bytes)
+        .initial_stream_window_size(stream)
+        .initial_connection_window_size(connection)
+        // LSN-12: a third of the idle time without a byte asks the peer for one.
+        .keep_alive_interval(config.http2.idle_timeout / 3)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .auto_date_header(false);
+    builder
+}
+
+struct Acceptor<H> {
+    socket: TcpListener,
+    slots: Arc<Semaphore>,
+    limits: Arc<ConnectionLimits>,
+    builder: http2::Builder<TokioExecutor>,
+    shared: Arc<Shared>,
+    handler: Arc<H>,
+}
+
+impl<H: Handler> Acceptor<H> {
+    async fn run(self) {
+        let stop = Arc::clone(&self.shared);
+        tokio::select! {
+            () = self.accept_forever() => {}
+            () = stop.stop.notified() => {}
+        }
+    }
+
+    async fn accept_forever(self) {
+        loop {
+            // The slot is taken before the accept: over the ceiling newcomers wait in the kernel's
+            // backlog (LSN-2).
+            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else { return };
+            match self.socket.accept().await {
+                Ok((stream, peer)) => self.start(stream, peer, slot),
+                Err(error) => {
+                    warn!(listener = %self.shared.name, %error, "accept failed, trying again");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn start(&self, stream: TcpStream, peer: SocketAddr, slot: OwnedSemaphorePermit) {
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "the connection went before it was served");
+            return;
+        }
+        let metrics = Arc::clone(&self.shared.metrics);
+        let connection = Connection::new(peer, Arc::clone(&self.limits), metrics);
+        self.shared.opened(&connection);
+        let io = CountedIo::new(stream, Arc::clone(&connection), FloodLimits::DEFAULT);
+        let handler = Arc::clone(&self.handler);
+        let caller = Arc::clone(&connection);
+        let service = service_fn(move |request| {
+            let answer = dispatch(Arc::clone(&handler), request, Arc::clone(&caller));
+            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        });
+        let served = self.builder.serve_connection(TokioIo::new(io), service);
+        let closed = Closed {
+            shared: Arc::clone(&self.shared),
+            handler: Arc::clone(&self.handler),
+            key: connection.key(),
+            _slot: slot,
+        };
+        tokio::spawn(async move {
+            let _closed = closed;
+            drive(served, &connection).await;
+        });
+    }
+}
+
+/// Answers one request; a panic in a handler answers 13 and says where, never what (GEN-5).
+async fn dispatch<H: Handler>(
+    handler: Arc<H>,
+    request: http::Request<Incoming>,
+    connection: Arc<Connection>,
+) -> Response {
+    let method = KnownPath::of(request.uri().path());
+    match AssertUnwindSafe(handler.call(request, connection)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => {
+            error!(method = method.0, "a handler panicked; the call is answered with status 13");
+            grpc::refuse(tonic::Status::internal("internal error"))
+        }
+    }
+}
+
+/// A path as it may stand in a log: one of the served ones.
+struct KnownPath(&'static str);
+
+impl KnownPath {
+    fn of(path: &str) -> Self {
+        use yuzu_proto::path;
+        let known = [
+            path::REGISTER,
+            path::SUBSCRIBE,
+            path::HEARTBEAT,
+            path::REPORT_INVENTORY,
+            path::LIST_AGENTS,
+            path::GET_AGENT,
+            path::SEND_COMMAND,
+            path::WATCH_EVENTS,
+            path::QUERY_INVENTORY,
+        ];
+        Self(known.into_iter().find(|known| *known == path).unwrap_or("other"))
+    }
+}
+
+/// Undoes what accepting did, however the connection's task ends.
+struct Closed<H: Handler> {
+    shared: Arc<Shared>,
+    handler: Arc<H>,
+    key: ConnectionKey,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl<H: Handler> Drop for Closed<H> {
+    fn drop(&mut self) {
+        self.shared.closed(self.key);
+        self.handler.connection_closed(self.key);
+    }
+}
+
+impl Shared {
+    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<ConnectionKey, Arc<Connection>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(&self, connection: &Arc<Connection>) {
+        self.open().insert(connection.key(), Arc::clone(connection));
+        self.metrics.listener_connections.with_label_values(&[&self.name]).inc();
+    }
+
+    fn closed(&self, key: ConnectionKey) {
+        let mut open = self.open();
+        open.remove(&key);
+        if open.len() < open.capacity() / 4 {
+            open.shrink_to_fit();
+        }
+        drop(open);
+        self.metrics.listener_connections.with_label_values(&[&self.name]).dec();
+        self.gone.notify_waiters();
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for connection in self.open().values() {
+            connection.signal(signal);
+        }
+    }
+}
+
+/// Runs one connection until it ends, or until its verdict or a signal ends it.
+async fn drive<C>(served: C, connection: &Connection)
+where
+    C: GracefulConnection,
+{
+    let mut served = pin!(served);
+    let mut check = pin!(sleep_until(Instant::now() + connection.limits().preface_timeout));
+    let mut seen = Signal::Serve;
+    let ended = std::future::poll_fn(|cx| {
+        if let Poll::Ready(signal) = connection.poll_signal(cx, seen) {
+            seen = signal;
+            match signal {
+                Signal::Kill => return Poll::Ready(Err(CloseReason::Killed)),
+                Signal::Drain | Signal::Serve => served.as_mut().drain(),
+            }
+        }
+        if served.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        // The poll above may have taken a request whose answer has to be watched.
+        if connection.has_answers() {
+            let soon = Instant::now() + connection.limits().answer_patience;
+            if check.deadline() > soon {
+                check.as_mut().reset(soon);
+            }
+        }
+        while check.as_mut().poll(cx).is_ready() {
+            match connection.verdict(Instant::now()) {
+                Verdict::Close(reason) => return Poll::Ready(Err(reason)),
+                Verdict::CheckAt(at) => check.as_mut().reset(at),
+            }
+        }
+        Poll::Pending
+    })
+    .await;
+    if let Err(reason) = ended {
+        debug!(?reason, "connection closed by this side");
+    }
+}
+
+/// What [`drive`] needs of hyper's connection.
+trait GracefulConnection: Future {
+    fn drain(self: std::pin::Pin<&mut Self>);
+}
+
+impl<I, S, E> GracefulConnection for http2::Connection<I, S, E>
+where
+    Self: Future,
+    S: hyper::service::HttpService<Incoming>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    S::ResBody: hyper::body::Body + 'static,
+    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    E: hyper::rt::bounds::Http2ServerConnExec<S::Future, S::ResBody>,
+{
+    fn drain(self: std::pin::Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl RunningListener {
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether the accept loop runs (READY-4).
+    pub(crate) fn is_running(&self) -> bool {
+        !self.accepting.is_finished()
+    }
+
+    /// Closes the socket: new connects are refused, open connections go on.
+    pub(crate) fn stop_accepting(&self) {
+        self.shared.stop.notify_one();
+    }
+
+    /// Sends GOAWAY on every connection.
+    pub(crate) fn drain(&self) {
+        self.shared.signal_all(Signal::Drain);
+    }
+
+    /// Waits until every connection has gone, closing what is left at `deadline`.
+    pub(crate) async fn closed(&self, deadline: Instant) {
+        loop {
+            let gone = self.shared.gone.notified();
+            let mut gone = pin!(gone);
+            gone.as_mut().enable();
+            if self.shared.open().is_empty() {
+                return;
+            }
+            if tokio::time::timeout_at(deadline, gone).await.is_err() {
+                break;
+            }
+        }
+        self.shared.signal_all(Signal::Kill);
+        let kill_time = Instant::now() + Duration::from_secs(1);
+        while !self.shared.open().is_empty() {
+            if tokio::time::timeout_at(kill_time, self.shared.gone.notified()).await.is_err() {
+                return;
+            }
+        }
+    }
+}

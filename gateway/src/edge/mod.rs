@@ -1,0 +1,35 @@
+//! The edge: sockets, connections and the limits that hold before any service is asked.
+//!
+//! Responsible for accepting connections, for identifying each of them by a key, for noticing its
+//! end, and for what one connection may cost. Must never know a service: what a request means is
+//! decided by the [`Handler`] above.
+
+pub(crate) mod answers;
+pub(crate) mod connection;
+pub(crate) mod deframe;
+pub(crate) mod flood;
+pub(crate) mod grpc;
+pub(crate) mod io;
+pub(crate) mod listener;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+pub use connection::ConnectionKey;
+
+/// A response as every service answers it.
+pub(crate) type Response = http::Response<tonic::body::Body>;
+
+/// What serves the requests of a listener.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Answers one request. A panic inside is answered with status 13 by the caller.
+    fn call(
+        &self,
+        request: http::Request<hyper::body::Incoming>,
+        connection: Arc<connection::Connection>,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>>;
+
+    /// The connection is gone: no request of it comes any more.
+    fn connection_closed(&self, key: ConnectionKey);
+}
