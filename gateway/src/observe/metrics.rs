@@ -10,17 +10,24 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-const LATENCY_MS: [f64; 11] =
-    [1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 10_000.0];
+const LATENCY_MS: [f64; 11] = [
+    1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 10_000.0,
+];
 const SESSION_MS: [f64; 5] = [1_000.0, 10_000.0, 60_000.0, 300_000.0, 3_600_000.0];
 const QUEUE_LEN: [f64; 5] = [10.0, 100.0, 500.0, 1_000.0, 5_000.0];
 const FANOUT: [f64; 7] = [1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1_000_000.0];
-const PERMIT_WAIT_S: [f64; 12] =
-    [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0];
+const PERMIT_WAIT_S: [f64; 12] = [
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
+];
 
 /// The labels `rpc_name` of upstream calls.
-pub const RPC_NAMES: [&str; 5] =
-    ["register", "inventory", "notify_stream", "guardian", "batch_heartbeat"];
+pub const RPC_NAMES: [&str; 5] = [
+    "register",
+    "inventory",
+    "notify_stream",
+    "guardian",
+    "batch_heartbeat",
+];
 
 /// The families, registered in [`Metrics::registry`].
 #[derive(Debug)]
@@ -155,7 +162,9 @@ impl Families<'_> {
     }
 
     fn node_counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
-        self.add(IntCounter::with_opts(Self::opts(name, help).const_label("node", self.node)))
+        self.add(IntCounter::with_opts(
+            Self::opts(name, help).const_label("node", self.node),
+        ))
     }
 
     fn counters(
@@ -177,7 +186,9 @@ impl Families<'_> {
     }
 
     fn node_gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
-        self.add(IntGauge::with_opts(Self::opts(name, help).const_label("node", self.node)))
+        self.add(IntGauge::with_opts(
+            Self::opts(name, help).const_label("node", self.node),
+        ))
     }
 
     fn gauges(
@@ -194,12 +205,7 @@ impl Families<'_> {
         Ok(family)
     }
 
-    fn histogram(
-        &self,
-        name: &str,
-        help: &str,
-        buckets: &[f64],
-    ) -> prometheus::Result<Histogram> {
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
         let opts = HistogramOpts::from(Self::opts(name, help)).buckets(buckets.to_vec());
         self.add(Histogram::with_opts(opts))
     }
