@@ -11,12 +11,19 @@ mod plugins;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
 use prometheus::{
-    Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, TEXT_FORMAT,
+    TextEncoder,
 };
 
 use families::{Families, families};
 pub use plugins::{MAX_PLUGINS, OTHER, PluginLabels};
+
+use super::http::{Reply, Routes};
 
 const LATENCY_MS: &[f64] = &[
     1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 10_000.0,
@@ -197,4 +204,26 @@ families! {
     beam_process_count: IntGauge = node_gauge();
     /// Busy share of the runtime's workers since the last sample, 0 to 1
     beam_scheduler_util: Gauge = node_ratio();
+}
+
+/// `/metrics` in the text format of Prometheus, rendered on a thread that carries no agents.
+pub fn routes(metrics: Arc<Metrics>) -> Routes {
+    Routes::new().get_heavy("/metrics", move || metrics.reply())
+}
+
+impl Metrics {
+    fn reply(&self) -> Reply {
+        match TextEncoder::new().encode_to_string(&self.registry.gather()) {
+            Ok(text) => Reply {
+                status: StatusCode::OK,
+                content_type: TEXT_FORMAT,
+                body: Bytes::from(text),
+            },
+            Err(error) => Reply {
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                content_type: "text/plain",
+                body: Bytes::from(error.to_string()),
+            },
+        }
+    }
 }

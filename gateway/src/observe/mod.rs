@@ -2,5 +2,7 @@
 //!
 //! Must never be consulted for a decision.
 
+pub mod health;
+pub mod http;
 pub mod log;
 pub mod metrics;

@@ -1,15 +1,12 @@
 //! The rendered text against the contract, written out by hand.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use prometheus::TextEncoder;
-
-use super::{Metrics, RPC_NAMES};
+use super::{Metrics, RPC_NAMES, routes};
 
 fn rendered(metrics: &Metrics) -> String {
-    TextEncoder::new()
-        .encode_to_string(&metrics.registry.gather())
-        .unwrap()
+    String::from_utf8(metrics.reply().body.to_vec()).unwrap()
 }
 
 /// Every family of the contract that is alive in this build and has a series from the start, in
@@ -360,4 +357,16 @@ fn rpc_names_are_those_of_the_contract() {
         RPC_NAMES.join(","),
         "register,inventory,notify_stream,guardian,batch_heartbeat"
     );
+}
+
+#[test]
+fn metrics_are_served_as_prometheus_text() {
+    let metrics = Arc::new(Metrics::new("gw1").unwrap());
+    let routes = routes(metrics.clone());
+    metrics.commands_timed_out_total.inc_by(3);
+    let reply = routes.call("/metrics").unwrap();
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.content_type, "text/plain; version=0.0.4");
+    let text = std::str::from_utf8(&reply.body).unwrap();
+    assert!(text.contains("\nyuzu_gw_commands_timed_out_total 3\n"));
 }
