@@ -2,7 +2,9 @@
 //!
 //! Must never be consulted for a decision.
 
+pub mod descriptors;
 pub mod health;
 pub mod http;
 pub mod log;
 pub mod metrics;
+pub mod process;

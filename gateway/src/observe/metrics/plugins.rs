@@ -78,6 +78,7 @@ fn is_plain(plugin: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::thread;
 
     use super::*;
@@ -123,18 +124,23 @@ mod tests {
     }
 
     #[test]
-    fn cmd_23_callers_that_race_never_pass_the_bound() {
-        let labels = PluginLabels::new();
-        thread::scope(|scope| {
-            for caller in 0..8 {
-                let labels = &labels;
-                scope.spawn(move || {
-                    for n in 0..40 {
-                        labels.label(&format!("p-{caller}-{n}"));
-                    }
-                });
+    fn cmd_23_callers_that_race_for_the_last_place_never_pass_the_bound() {
+        for _ in 0..200 {
+            let labels = PluginLabels::new();
+            for n in 0..63 {
+                labels.label(&format!("plugin-{n}"));
             }
-        });
-        assert_eq!(labels.known.load().len(), 64);
+            let start = Barrier::new(4);
+            thread::scope(|scope| {
+                for caller in 0..4 {
+                    let (labels, start) = (&labels, &start);
+                    scope.spawn(move || {
+                        start.wait();
+                        labels.label(&format!("late-{caller}"));
+                    });
+                }
+            });
+            assert_eq!(labels.known.load().len(), 64);
+        }
     }
 }
