@@ -1,6 +1,18 @@
 //! The gateway: holds the agents' streams, fans commands out, and proxies the control plane.
 //!
-//! `Gateway::start` is the one door: the binary, the demo and the tests use it alike.
+//! [`Gateway::start`] is the one door: the binary, the demo and the tests use it alike. The rooms
+//! below import downwards only, in the order of `docs/architecture.md`.
 
+mod agent_service;
+mod command;
 pub mod config;
+mod edge;
+pub mod heartbeat;
+mod lifecycle;
+mod management;
+pub mod notify;
 pub mod observe;
+mod session;
+pub mod upstream;
+
+pub use lifecycle::{Gateway, StartError, StopReport};

@@ -33,7 +33,10 @@ impl AnswerLedger {
     /// concurrent streams of the connection.
     pub(crate) fn open(&mut self) -> AnswerId {
         self.open += 1;
-        let free = self.slots.iter().position(|slot| matches!(slot, Slot::Free));
+        let free = self
+            .slots
+            .iter()
+            .position(|slot| matches!(slot, Slot::Free));
         let index = free.unwrap_or_else(|| {
             self.slots.push(Slot::Free);
             self.slots.len() - 1
@@ -99,9 +102,15 @@ mod tests {
         ledger.ready(b, start + Duration::from_secs(2));
         ledger.ready(a, start + Duration::from_secs(5));
         ledger.ready(b, start + Duration::from_secs(9));
-        assert_eq!(ledger.overdue_at(PATIENCE), Some(start + Duration::from_secs(32)));
+        assert_eq!(
+            ledger.overdue_at(PATIENCE),
+            Some(start + Duration::from_secs(32))
+        );
         ledger.taken(b);
-        assert_eq!(ledger.overdue_at(PATIENCE), Some(start + Duration::from_secs(35)));
+        assert_eq!(
+            ledger.overdue_at(PATIENCE),
+            Some(start + Duration::from_secs(35))
+        );
         ledger.close(a);
         assert_eq!(ledger.overdue_at(PATIENCE), None);
         assert!(!ledger.is_empty());

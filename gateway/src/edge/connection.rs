@@ -148,7 +148,10 @@ impl Connection {
     /// Counts a connection that is closed because its peer floods.
     pub(crate) fn flooded(&self, frame: Costly) {
         self.metrics.grpc_connection_killed_total.inc();
-        debug!(?frame, "connection closed: the peer sends too many costly frames");
+        debug!(
+            ?frame,
+            "connection closed: the peer sends too many costly frames"
+        );
     }
 
     /// Asks the task of this connection for something; the stronger of two requests wins.
@@ -165,7 +168,11 @@ impl Connection {
             1 => Signal::Drain,
             _ => Signal::Kill,
         };
-        if now == seen { Poll::Pending } else { Poll::Ready(now) }
+        if now == seen {
+            Poll::Pending
+        } else {
+            Poll::Ready(now)
+        }
     }
 
     /// Judges the connection (LSN-4 and the edge's own limits).
@@ -185,7 +192,10 @@ impl Connection {
         }
         let (overdue, any) = {
             let answers = self.answers();
-            (answers.overdue_at(self.limits.answer_patience), !answers.is_empty())
+            (
+                answers.overdue_at(self.limits.answer_patience),
+                !answers.is_empty(),
+            )
         };
         match overdue {
             Some(at) if now >= at => Verdict::Close(CloseReason::AnswerNotTaken),
@@ -216,7 +226,10 @@ pub(crate) struct WatchedAnswer {
 impl WatchedAnswer {
     pub(crate) fn new(connection: &Arc<Connection>) -> Self {
         let id = connection.answers().open();
-        Self { connection: Arc::clone(connection), id }
+        Self {
+            connection: Arc::clone(connection),
+            id,
+        }
     }
 
     /// There is something to send.
@@ -250,7 +263,10 @@ pub(crate) struct OverBudget;
 
 impl Charge {
     pub(crate) fn new(connection: &Arc<Connection>) -> Self {
-        Self { connection: Arc::clone(connection), bytes: 0 }
+        Self {
+            connection: Arc::clone(connection),
+            bytes: 0,
+        }
     }
 
     /// Charges `bytes` in place of what was charged before. Over the limit the connection is
@@ -274,7 +290,9 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.connection.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.connection
+            .held
+            .fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -292,7 +310,11 @@ mod tests {
             max_memory_bytes: 1000,
         };
         let metrics = Arc::new(Metrics::new("test").unwrap());
-        Connection::new("[::ffff:192.0.2.7]:1234".parse().unwrap(), Arc::new(limits), metrics)
+        Connection::new(
+            "[::ffff:192.0.2.7]:1234".parse().unwrap(),
+            Arc::new(limits),
+            metrics,
+        )
     }
 
     fn at(connection: &Connection, seconds: u64) -> Instant {
@@ -309,7 +331,10 @@ mod tests {
         let c = connection();
         c.byte_received(at(&c, 9), false);
         assert_eq!(c.verdict(at(&c, 9)), Verdict::CheckAt(at(&c, 10)));
-        assert_eq!(c.verdict(at(&c, 10)), Verdict::Close(CloseReason::NoPreface));
+        assert_eq!(
+            c.verdict(at(&c, 10)),
+            Verdict::Close(CloseReason::NoPreface)
+        );
     }
 
     #[test]
@@ -331,7 +356,10 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         answer.ready();
         assert_eq!(c.verdict(at(&c, 34)), Verdict::CheckAt(at(&c, 35)));
-        assert_eq!(c.verdict(at(&c, 35)), Verdict::Close(CloseReason::AnswerNotTaken));
+        assert_eq!(
+            c.verdict(at(&c, 35)),
+            Verdict::Close(CloseReason::AnswerNotTaken)
+        );
         answer.taken();
         assert_eq!(c.verdict(at(&c, 35)), Verdict::CheckAt(at(&c, 65)));
         drop(answer);

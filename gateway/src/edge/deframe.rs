@@ -50,7 +50,11 @@ pub(crate) struct Deframer {
 impl Deframer {
     /// Messages of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, chunk: Bytes::new(), partial: BytesMut::new() }
+        Self {
+            limit,
+            chunk: Bytes::new(),
+            partial: BytesMut::new(),
+        }
     }
 
     /// Adds a chunk. [`Self::next`] must have returned `None` before.
@@ -80,7 +84,9 @@ impl Deframer {
     fn next_from_partial(&mut self) -> Result<Option<Bytes>, FrameError> {
         let missing = GRPC_PREFIX.saturating_sub(self.partial.len());
         self.take_from_chunk(missing);
-        let Some(len) = self.declared(&self.partial)? else { return Ok(None) };
+        let Some(len) = self.declared(&self.partial)? else {
+            return Ok(None);
+        };
         let missing = (GRPC_PREFIX + len).saturating_sub(self.partial.len());
         self.take_from_chunk(missing);
         if self.partial.len() < GRPC_PREFIX + len {
@@ -98,7 +104,9 @@ impl Deframer {
     }
 
     fn declared(&self, bytes: &[u8]) -> Result<Option<usize>, FrameError> {
-        let Some((prefix, _)) = bytes.split_first_chunk::<GRPC_PREFIX>() else { return Ok(None) };
+        let Some((prefix, _)) = bytes.split_first_chunk::<GRPC_PREFIX>() else {
+            return Ok(None);
+        };
         match prefix[0] {
             0 => {}
             1 => return Err(FrameError::Compressed),
@@ -106,7 +114,10 @@ impl Deframer {
         }
         let declared = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
         if declared > self.limit {
-            return Err(FrameError::TooLarge { declared, limit: self.limit });
+            return Err(FrameError::TooLarge {
+                declared,
+                limit: self.limit,
+            });
         }
         Ok(Some(declared))
     }
@@ -157,8 +168,17 @@ mod tests {
     fn a_declared_length_over_the_limit_is_refused_before_it_is_held() {
         let mut deframer = Deframer::new(1024);
         deframer.push(Bytes::from_static(&[0, 0, 0, 4, 1]));
-        assert_eq!(deframer.next(), Err(FrameError::TooLarge { declared: 1025, limit: 1024 }));
-        assert_eq!(tonic::Status::from(deframer.next().unwrap_err()).code() as i32, 8);
+        assert_eq!(
+            deframer.next(),
+            Err(FrameError::TooLarge {
+                declared: 1025,
+                limit: 1024
+            })
+        );
+        assert_eq!(
+            tonic::Status::from(deframer.next().unwrap_err()).code() as i32,
+            8
+        );
         assert_eq!(deframer.held(), 0);
     }
 

@@ -40,7 +40,12 @@ pub(crate) struct FrameScanner {
 
 impl Default for FrameScanner {
     fn default() -> Self {
-        Self { skip: PREFACE, header: [0; HEADER], filled: 0, frames: 0 }
+        Self {
+            skip: PREFACE,
+            header: [0; HEADER],
+            filled: 0,
+            frames: 0,
+        }
     }
 }
 
@@ -101,7 +106,11 @@ impl FloodLimits {
     /// 500 cancelled streams in 10 s is the contract's figure. An agent PINGs once a minute and
     /// C-core adds one PING per bandwidth probe; 1,000 in 10 s is far above both. SETTINGS change
     /// at most a few times in a connection's life.
-    pub(crate) const DEFAULT: Self = Self { pings: 1_000, settings: 100, resets: 500 };
+    pub(crate) const DEFAULT: Self = Self {
+        pings: 1_000,
+        settings: 100,
+        resets: 500,
+    };
 }
 
 /// Judges one connection's rate of costly frames, in fixed windows.
@@ -118,7 +127,12 @@ impl FloodGuard {
     pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
     pub(crate) fn new(limits: FloodLimits, now: Instant) -> Self {
-        Self { limits, window_started: now, in_window: [0; 3], total: [0; 3] }
+        Self {
+            limits,
+            window_started: now,
+            in_window: [0; 3],
+            total: [0; 3],
+        }
     }
 
     /// Counts one frame. True: the peer is over its limit and the connection is to be closed.
@@ -152,7 +166,12 @@ mod tests {
         let mut out = (payload as u32).to_be_bytes()[1..].to_vec();
         out.extend([kind, flags, 0, 0, 0, 1]);
         // Payload that looks like PING headers must not be taken for frames.
-        out.extend([0, 0, 8, TYPE_PING, 0, 0, 0, 0, 0].iter().cycle().take(payload));
+        out.extend(
+            [0, 0, 8, TYPE_PING, 0, 0, 0, 0, 0]
+                .iter()
+                .cycle()
+                .take(payload),
+        );
         out
     }
 
@@ -176,7 +195,11 @@ mod tests {
             for chunk in bytes.chunks(piece) {
                 scanner.scan(chunk, |frame| seen.push(frame));
             }
-            assert_eq!(seen, [Costly::Settings, Costly::Ping, Costly::Reset], "pieces of {piece}");
+            assert_eq!(
+                seen,
+                [Costly::Settings, Costly::Ping, Costly::Reset],
+                "pieces of {piece}"
+            );
         }
     }
 
@@ -193,7 +216,11 @@ mod tests {
     #[test]
     fn closes_at_one_over_the_limit_and_forgives_in_the_next_window() {
         let start = Instant::now();
-        let limits = FloodLimits { pings: 3, settings: 1, resets: 2 };
+        let limits = FloodLimits {
+            pings: 3,
+            settings: 1,
+            resets: 2,
+        };
         let mut guard = FloodGuard::new(limits, start);
         for _ in 0..3 {
             assert!(!guard.count(Costly::Ping, start));

@@ -7,6 +7,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request, header};
@@ -14,7 +15,7 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tonic::Status;
-use yuzu_proto::wire::{GRPC_PREFIX, put_grpc_prefix};
+use yuzu_proto::wire::{GRPC_PREFIX, WireError, put_grpc_prefix};
 
 use super::Response;
 use super::connection::{Charge, Connection, WatchedAnswer};
@@ -39,7 +40,12 @@ pub(crate) fn answer(message: Bytes, connection: &Arc<Connection>) -> Response {
         put_grpc_prefix(&mut prefix, message.len());
         (prefix.freeze(), message)
     };
-    stream(UnaryBody { first, second, done: false, watched })
+    stream(UnaryBody {
+        first,
+        second,
+        done: false,
+        watched,
+    })
 }
 
 /// A streaming answer with the headers of gRPC.
@@ -63,11 +69,12 @@ pub(crate) fn frame(message: &[u8]) -> Bytes {
 
 /// The trailers that end a stream with `status`.
 pub(crate) fn trailers(status: &Status) -> HeaderMap {
-    status.to_header_map().unwrap_or_else(|_| {
-        let mut map = HeaderMap::new();
+    let mut map = HeaderMap::with_capacity(2);
+    if status.add_header(&mut map).is_err() {
+        map.clear();
         map.insert(Status::GRPC_STATUS, HeaderValue::from(status.code() as i32));
-        map
-    })
+    }
+    map
 }
 
 /// The trailers that end a stream with OK.
@@ -75,6 +82,30 @@ pub(crate) fn ok_trailers() -> HeaderMap {
     let mut map = HeaderMap::with_capacity(1);
     map.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
     map
+}
+
+/// The status of a message that is not one: what any gRPC server answers to it.
+pub(crate) fn malformed(error: WireError) -> Status {
+    Status::internal(format!("the message is malformed: {error}"))
+}
+
+/// The caller's `grpc-timeout`; absent or unreadable counts as none.
+pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|c| c.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
 }
 
 /// Whether the request speaks gRPC at all.
@@ -97,7 +128,9 @@ pub(crate) async fn read_unary(
         Ok(result) => result,
         Err(_) => {
             connection.metrics().grpc_recv_timeout_total.inc();
-            Err(Status::deadline_exceeded("the request was not complete in time"))
+            Err(Status::deadline_exceeded(
+                "the request was not complete in time",
+            ))
         }
     }
 }
@@ -108,7 +141,9 @@ async fn read_message(mut body: Incoming, connection: &Arc<Connection>) -> Resul
     let mut message = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Status::cancelled("the request was reset"))?;
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if message.is_some() {
             count_extra(connection, data.len());
             continue;
@@ -135,7 +170,9 @@ fn over_budget(charged: Result<(), super::connection::OverBudget>) -> Result<(),
 
 fn count_extra(connection: &Connection, bytes: usize) {
     let family = &connection.metrics().grpc_dropped_data_bytes_total;
-    family.with_label_values(&["extra_request_data"]).inc_by(bytes as u64);
+    family
+        .with_label_values(&["extra_request_data"])
+        .inc_by(bytes as u64);
 }
 
 struct UnaryBody {
@@ -168,5 +205,27 @@ impl Body for UnaryBody {
 
     fn is_end_stream(&self) -> bool {
         self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_grpc_timeouts_and_ignores_what_is_none() {
+        let read = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", HeaderValue::from_static(text));
+            timeout(&headers)
+        };
+        assert_eq!(read("30S"), Some(Duration::from_secs(30)));
+        assert_eq!(read("29999m"), Some(Duration::from_millis(29_999)));
+        assert_eq!(read("1H"), Some(Duration::from_secs(3600)));
+        assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        for none in ["", "S", "30", "30s", "-1S", "123456789S", "+5S", "3 S"] {
+            assert_eq!(read(none), None, "{none:?}");
+        }
+        assert_eq!(timeout(&HeaderMap::new()), None);
     }
 }

@@ -26,7 +26,12 @@ pub(crate) struct CountedIo<I> {
 impl<I> CountedIo<I> {
     pub(crate) fn new(inner: I, connection: Arc<Connection>, limits: FloodLimits) -> Self {
         let guard = FloodGuard::new(limits, Instant::now());
-        Self { inner, connection, scanner: FrameScanner::default(), guard }
+        Self {
+            inner,
+            connection,
+            scanner: FrameScanner::default(),
+            guard,
+        }
     }
 
     fn received(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -38,12 +43,16 @@ impl<I> CountedIo<I> {
                 flooded = Some(frame);
             }
         });
-        self.connection.byte_received(now, self.scanner.spoke_http2());
+        self.connection
+            .byte_received(now, self.scanner.spoke_http2());
         match flooded {
             None => Ok(()),
             Some(frame) => {
                 self.connection.flooded(frame);
-                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "peer floods"))
+                Err(io::Error::new(
+                    io::ErrorKind::ConnectionAborted,
+                    "peer floods",
+                ))
             }
         }
     }

@@ -78,7 +78,10 @@ impl BoundListener {
         socket.set_nonblocking(true)?;
         socket.bind(&config.address.into())?;
         socket.listen(BACKLOG)?;
-        Ok(Self { socket: TcpListener::from_std(socket.into())?, config: config.clone() })
+        Ok(Self {
+            socket: TcpListener::from_std(socket.into())?,
+            config: config.clone(),
+        })
     }
 
     /// Starts to accept.
@@ -98,7 +101,11 @@ impl BoundListener {
             stop: Notify::new(),
             metrics: Arc::clone(&metrics),
         });
-        let ceiling = self.config.limits.max_connections.min(Semaphore::MAX_PERMITS);
+        let ceiling = self
+            .config
+            .limits
+            .max_connections
+            .min(Semaphore::MAX_PERMITS);
         metrics
             .listener_connections_max
             .with_label_values(&[&self.config.name])
@@ -112,7 +119,11 @@ impl BoundListener {
             handler,
         };
         let accepting = tokio::spawn(acceptor.run());
-        Ok(RunningListener { shared, address, accepting })
+        Ok(RunningListener {
+            shared,
+            address,
+            accepting,
+        })
     }
 }
 
@@ -131,7 +142,11 @@ fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
     let management = config.serves(config::Service::Management);
     // A paused stream holds at most its window. h2 budgets small DATA frames at half of the
     // connection's window, so that one must stay large.
-    let (stream, connection) = if management { (1 << 20, 4 << 20) } else { (256 << 10, 1 << 20) };
+    let (stream, connection) = if management {
+        (1 << 20, 4 << 20)
+    } else {
+        (256 << 10, 1 << 20)
+    };
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -168,7 +183,9 @@ impl<H: Handler> Acceptor<H> {
         loop {
             // The slot is taken before the accept: over the ceiling newcomers wait in the kernel's
             // backlog (LSN-2).
-            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else { return };
+            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
+                return;
+            };
             match self.socket.accept().await {
                 Ok((stream, peer)) => self.start(stream, peer, slot),
                 Err(error) => {
@@ -215,10 +232,16 @@ async fn dispatch<H: Handler>(
     connection: Arc<Connection>,
 ) -> Response {
     let method = KnownPath::of(request.uri().path());
-    match AssertUnwindSafe(handler.call(request, connection)).catch_unwind().await {
+    match AssertUnwindSafe(handler.call(request, connection))
+        .catch_unwind()
+        .await
+    {
         Ok(response) => response,
         Err(_) => {
-            error!(method = method.0, "a handler panicked; the call is answered with status 13");
+            error!(
+                method = method.0,
+                "a handler panicked; the call is answered with status 13"
+            );
             grpc::refuse(tonic::Status::internal("internal error"))
         }
     }
@@ -241,7 +264,12 @@ impl KnownPath {
             path::WATCH_EVENTS,
             path::QUERY_INVENTORY,
         ];
-        Self(known.into_iter().find(|known| *known == path).unwrap_or("other"))
+        Self(
+            known
+                .into_iter()
+                .find(|known| *known == path)
+                .unwrap_or("other"),
+        )
     }
 }
 
@@ -267,7 +295,10 @@ impl Shared {
 
     fn opened(&self, connection: &Arc<Connection>) {
         self.open().insert(connection.key(), Arc::clone(connection));
-        self.metrics.listener_connections.with_label_values(&[&self.name]).inc();
+        self.metrics
+            .listener_connections
+            .with_label_values(&[&self.name])
+            .inc();
     }
 
     fn closed(&self, key: ConnectionKey) {
@@ -277,7 +308,10 @@ impl Shared {
             open.shrink_to_fit();
         }
         drop(open);
-        self.metrics.listener_connections.with_label_values(&[&self.name]).dec();
+        self.metrics
+            .listener_connections
+            .with_label_values(&[&self.name])
+            .dec();
         self.gone.notify_waiters();
     }
 
@@ -294,7 +328,9 @@ where
     C: GracefulConnection,
 {
     let mut served = pin!(served);
-    let mut check = pin!(sleep_until(Instant::now() + connection.limits().preface_timeout));
+    let mut check = pin!(sleep_until(
+        Instant::now() + connection.limits().preface_timeout
+    ));
     let mut seen = Signal::Serve;
     let ended = std::future::poll_fn(|cx| {
         if let Poll::Ready(signal) = connection.poll_signal(cx, seen) {
@@ -385,7 +421,10 @@ impl RunningListener {
         self.shared.signal_all(Signal::Kill);
         let kill_time = Instant::now() + Duration::from_secs(1);
         while !self.shared.open().is_empty() {
-            if tokio::time::timeout_at(kill_time, self.shared.gone.notified()).await.is_err() {
+            if tokio::time::timeout_at(kill_time, self.shared.gone.notified())
+                .await
+                .is_err()
+            {
                 return;
             }
         }

@@ -1,0 +1,90 @@
+//! AgentService, as the agents call it.
+//!
+//! Responsible for reading what is needed of a request, asking the core, and answering with the
+//! statuses of the contract. Must never decide anything that a core decides.
+
+mod heartbeat;
+mod inventory;
+mod register;
+mod subscribe;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use tonic::Status;
+use yuzu_proto::path;
+
+use crate::edge::connection::Connection;
+use crate::edge::{Response, grpc};
+use crate::heartbeat::Batcher;
+use crate::session::{OwnerContext, Registry};
+use crate::upstream::{CallError, Upstream};
+
+/// The largest part of an agent's deadline kept back for its answer (PERMIT-4).
+const MAX_MARGIN: Duration = Duration::from_secs(5);
+
+/// Serves `yuzu.agent.v1.AgentService`.
+pub(crate) struct AgentService {
+    registry: Arc<Registry>,
+    owners: Arc<OwnerContext>,
+    upstream: Upstream,
+    batcher: Batcher,
+    call_timeout: Duration,
+    refusals: heartbeat::Refusals,
+}
+
+impl AgentService {
+    pub(crate) fn new(
+        owners: Arc<OwnerContext>,
+        batcher: Batcher,
+        call_timeout: Duration,
+        summary_interval: Duration,
+    ) -> Self {
+        Self {
+            registry: Arc::clone(&owners.registry),
+            upstream: owners.upstream.clone(),
+            owners,
+            batcher,
+            call_timeout,
+            refusals: heartbeat::Refusals::new(summary_interval),
+        }
+    }
+
+    /// Answers a call of this service; `None` when the path is not served (LSN-9).
+    pub(crate) async fn call(
+        &self,
+        request: Request<Incoming>,
+        connection: &Arc<Connection>,
+    ) -> Option<Response> {
+        let answered = match request.uri().path() {
+            path::HEARTBEAT => self.heartbeat(request, connection).await,
+            path::SUBSCRIBE => self.subscribe(request, connection),
+            path::REGISTER => self.register(request, connection).await,
+            path::REPORT_INVENTORY => self.report_inventory(request, connection).await,
+            _ => return None,
+        };
+        Some(answered.unwrap_or_else(grpc::refuse))
+    }
+
+    /// How long a call to the server may take in all: the agent's own deadline less the margin
+    /// (PERMIT-4).
+    fn deadline<B>(&self, request: &Request<B>) -> tokio::time::Instant {
+        let own = grpc::timeout(request.headers());
+        let budget = match own {
+            Some(timeout) => timeout - MAX_MARGIN.min(timeout / 6),
+            None => self.call_timeout,
+        };
+        tokio::time::Instant::now() + budget
+    }
+
+    /// The status of a failed upstream call (REG-12, INV-5).
+    fn failed(error: &CallError) -> Status {
+        if error.gateway_made() {
+            Status::unavailable(error.to_string())
+        } else {
+            Status::internal("the server could not be asked or refused the call")
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Starting and stopping a node.
+//!
+//! Responsible for the order in which the rooms come up and go down. Must never know a rule of
+//! the rooms below.
+
+mod services;
+mod start;
+mod stop;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::command::Router;
+use crate::config;
+use crate::edge::listener::RunningListener;
+use crate::heartbeat::Batcher;
+use crate::notify::Notifier;
+use crate::observe::http::HttpServer;
+use crate::observe::metrics::Metrics;
+use crate::observe::process::Sampler;
+use crate::session::{OwnerContext, Registry};
+use crate::upstream::Upstream;
+
+pub use start::StartError;
+pub use stop::StopReport;
+
+/// A running node. Dropped without [`Gateway::shutdown`] it leaves its tasks to the runtime.
+pub struct Gateway {
+    config: config::Config,
+    metrics: Arc<Metrics>,
+    registry: Arc<Registry>,
+    owners: Arc<OwnerContext>,
+    router: Arc<Router>,
+    upstream: Upstream,
+    notifier: Notifier,
+    batcher: Batcher,
+    listeners: Arc<Vec<(config::Listener, RunningListener)>>,
+    health: HttpServer,
+    scrape: HttpServer,
+    tasks: Tasks,
+}
+
+/// Tasks that live as long as the node.
+struct Tasks {
+    sweeper: tokio::task::JoinHandle<()>,
+    _sampler: Sampler,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("node", &self.config.node.name).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// Where the listener `name` accepts.
+    pub fn listener_address(&self, name: &str) -> Option<SocketAddr> {
+        let found = self.listeners.iter().find(|(config, _)| config.name == name);
+        found.map(|(_, listener)| listener.address())
+    }
+
+    fn serving(&self, service: config::Service) -> Option<SocketAddr> {
+        let found = self.listeners.iter().find(|(config, _)| config.serves(service));
+        found.map(|(_, listener)| listener.address())
+    }
+
+    /// Where agents connect: the first listener that serves them.
+    pub fn agent_address(&self) -> Option<SocketAddr> {
+        self.serving(config::Service::Agent)
+    }
+
+    /// Where the server connects: the first listener that serves management.
+    pub fn management_address(&self) -> Option<SocketAddr> {
+        self.serving(config::Service::Management)
+    }
+
+    /// Where `/healthz` and `/readyz` are served.
+    pub fn health_address(&self) -> SocketAddr {
+        self.health.local_addr()
+    }
+
+    /// Where `/metrics` is served.
+    pub fn metrics_address(&self) -> SocketAddr {
+        self.scrape.local_addr()
+    }
+
+    /// The metrics of this node.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Agents connected now.
+    pub fn agents_connected(&self) -> usize {
+        self.registry.len()
+    }
+
+    /// Makes the owner of an agent panic inside its pump. False: the agent is not connected.
+    #[cfg(feature = "fault-injection")]
+    pub fn inject_owner_panic(&self, agent_id: &str) -> bool {
+        let session = self.registry.route(agent_id);
+        session.is_some_and(|session| {
+            session.ask(crate::session::Control::Panic);
+            true
+        })
+    }
+
+    /// Ends an agent's session from this side; its stream ends with OK (SUB-10). False: the agent
+    /// is not connected.
+    #[cfg(feature = "fault-injection")]
+    pub fn end_session(&self, agent_id: &str) -> bool {
+        let session = self.registry.route(agent_id);
+        session.is_some_and(|session| {
+            session.ask(crate::session::Control::End);
+            true
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! Which service answers a request of a listener.
+//!
+//! Responsible for routing by path prefix to what the listener serves (LSN-9). Must never look
+//! into a request.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use tonic::Status;
+
+use crate::agent_service::AgentService;
+use crate::edge::connection::Connection;
+use crate::edge::{ConnectionKey, Handler, Response, grpc};
+use crate::management::ManagementService;
+use crate::session::Registry;
+
+/// What one listener serves.
+pub(super) struct Services {
+    pub(super) agent: Option<Arc<AgentService>>,
+    pub(super) management: Option<Arc<ManagementService>>,
+    pub(super) registry: Arc<Registry>,
+}
+
+impl Handler for Services {
+    fn call(
+        &self,
+        request: Request<Incoming>,
+        connection: Arc<Connection>,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+        if !grpc::is_grpc(&request) {
+            return Box::pin(std::future::ready(not_grpc()));
+        }
+        let path = request.uri().path();
+        if path.starts_with("/yuzu.agent.v1.AgentService/")
+            && let Some(service) = self.agent.clone()
+        {
+            return Box::pin(async move {
+                service.call(request, &connection).await.unwrap_or_else(unserved)
+            });
+        }
+        if path.starts_with("/yuzu.server.v1.ManagementService/")
+            && let Some(service) = self.management.clone()
+        {
+            return Box::pin(async move {
+                service.call(request, &connection).await.unwrap_or_else(unserved)
+            });
+        }
+        Box::pin(std::future::ready(unserved()))
+    }
+
+    fn connection_closed(&self, key: ConnectionKey) {
+        self.registry.connection_closed(key);
+    }
+}
+
+fn unserved() -> Response {
+    grpc::refuse(Status::unimplemented("this listener does not serve that method"))
+}
+
+fn not_grpc() -> Response {
+    let mut response = Response::new(tonic::body::Body::empty());
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    response
+}

@@ -1,0 +1,259 @@
+//! Bringing a node up: everything is bound before anything is served (BOOT-19, LSN-1).
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::services::Services;
+use super::{Gateway, Tasks};
+use crate::agent_service::AgentService;
+use crate::command::Router;
+use crate::config::{self, Config, Service};
+use crate::edge::listener::{BoundListener, RunningListener};
+use crate::heartbeat::Batcher;
+use crate::management::ManagementService;
+use crate::notify::Notifier;
+use crate::observe::health::{self, Readiness};
+use crate::observe::http::{self, HttpServer};
+use crate::observe::metrics::{self, Metrics};
+use crate::observe::{descriptors, process};
+use crate::session::{Events, OwnerContext, Registry, Roster, TableLimits};
+use crate::upstream::{BreakerState, Upstream};
+
+/// Rows whose time is over are removed this often.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address can not be listened on.
+    #[error("{what} can not listen on {address}: {error}")]
+    Bind {
+        /// The configuration key.
+        what: String,
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The metrics could not be registered.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// A bound socket could not be served.
+    #[error("a bound socket could not be served: {0}")]
+    Serve(#[from] io::Error),
+}
+
+impl Gateway {
+    /// Starts a node. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When an address can not be bound; nothing is served then.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let metrics = Arc::new(Metrics::new(&config.node.name)?);
+        let bound = bind_listeners(&config, &metrics)?;
+        let health = bind_http("observe.health_address", config.observe.health_address)?;
+        let scrape = bind_http("observe.metrics_address", config.observe.metrics_address)?;
+
+        let upstream = Upstream::start(&config.upstream, Arc::clone(&metrics));
+        let notifier = Notifier::start(
+            upstream.clone(),
+            &config.node,
+            &config.notify,
+            Arc::clone(&metrics),
+        );
+        let batcher = Batcher::start(
+            upstream.clone(),
+            &config.node.name,
+            &config.heartbeat,
+            Arc::clone(&metrics),
+        );
+        let registry = Arc::new(Registry::new(TableLimits {
+            max_per_connection: config.session.max_per_connection,
+            grace: config.session.dead_connection_grace,
+        }));
+        let owners = Arc::new(OwnerContext {
+            registry: Arc::clone(&registry),
+            roster: Roster::default(),
+            events: Arc::new(Events::new()),
+            notifier: notifier.clone(),
+            upstream: upstream.clone(),
+            metrics: Arc::clone(&metrics),
+        });
+        let router = Arc::new(Router::new(
+            Arc::clone(&registry),
+            Arc::clone(&metrics),
+            config.command.clone(),
+        ));
+        let listeners = serve(&config, bound, &owners, &router, &batcher)?;
+        let listeners = Arc::new(listeners);
+        let tasks = start_tasks(&config, &registry, &metrics);
+        let readiness = readiness(&config, &upstream, &tasks, &listeners);
+        let health = HttpServer::start(health, health::routes(&config.node.name, readiness))?;
+        let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
+        say_started(&config, &listeners);
+        Ok(Self {
+            config,
+            metrics,
+            registry,
+            owners,
+            router,
+            upstream,
+            notifier,
+            batcher,
+            listeners,
+            health,
+            scrape,
+            tasks,
+        })
+    }
+}
+
+/// Binds every listener, each with the connection ceiling that the descriptors allow (LSN-13).
+fn bind_listeners(
+    config: &Config,
+    metrics: &Metrics,
+) -> Result<Vec<(config::Listener, BoundListener)>, StartError> {
+    let limit = descriptors::raise_limit().unwrap_or_else(|error| {
+        warn!(%error, "the limit on open files could not be raised");
+        descriptors::current_limit()
+    });
+    let wanted: Vec<_> = config.listeners.iter().map(|l| l.limits.max_connections).collect();
+    let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
+    let with_ceilings = config.listeners.iter().zip(ceilings);
+    with_ceilings
+        .map(|(wanted, ceiling)| {
+            let mut listener = wanted.clone();
+            if ceiling < listener.limits.max_connections {
+                warn!(
+                    listener = %listener.name,
+                    max_connections = listener.limits.max_connections,
+                    in_force = ceiling,
+                    "the limit on open files lowers the connection ceiling"
+                );
+                listener.limits.max_connections = ceiling;
+            }
+            let gauge = metrics.listener_connections.with_label_values(&[&*listener.name]);
+            gauge.set(0);
+            let bound = BoundListener::bind(&listener).map_err(|error| StartError::Bind {
+                what: format!("listener {}", listener.name),
+                address: listener.address,
+                error,
+            })?;
+            Ok((listener, bound))
+        })
+        .collect()
+}
+
+fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
+    http::bind(address)
+        .map_err(|error| StartError::Bind { what: key.to_owned(), address, error })
+}
+
+fn serve(
+    config: &Config,
+    bound: Vec<(config::Listener, BoundListener)>,
+    owners: &Arc<OwnerContext>,
+    router: &Arc<Router>,
+    batcher: &Batcher,
+) -> Result<Vec<(config::Listener, RunningListener)>, StartError> {
+    let agent = Arc::new(AgentService::new(
+        Arc::clone(owners),
+        batcher.clone(),
+        config.upstream.call_timeout,
+        config.observe.gauge_interval,
+    ));
+    let management = Arc::new(ManagementService::new(
+        Arc::clone(&owners.registry),
+        Arc::clone(router),
+        Arc::clone(&owners.events),
+        config.node.name.clone(),
+    ));
+    bound
+        .into_iter()
+        .map(|(listener, bound)| {
+            let services = Services {
+                agent: listener.serves(Service::Agent).then(|| Arc::clone(&agent)),
+                management: listener.serves(Service::Management).then(|| Arc::clone(&management)),
+                registry: Arc::clone(&owners.registry),
+            };
+            let running = bound.serve(Arc::new(services), Arc::clone(&owners.metrics))?;
+            Ok((listener, running))
+        })
+        .collect()
+}
+
+fn start_tasks(config: &Config, registry: &Arc<Registry>, metrics: &Arc<Metrics>) -> Tasks {
+    let swept = Arc::clone(registry);
+    let sweeper = tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            swept.sweep();
+        }
+    });
+    let (counted, gauges) = (Arc::clone(registry), Arc::clone(metrics));
+    let sampler =
+        process::spawn_sampler(Arc::clone(metrics), config.observe.gauge_interval, move || {
+            gauges.agents_current.set(counted.len() as i64);
+        });
+    Tasks { sweeper, _sampler: sampler }
+}
+
+/// The checks of READY-3 that this node can fail; none of them waits (READY-5).
+fn readiness(
+    config: &Config,
+    upstream: &Upstream,
+    tasks: &Tasks,
+    listeners: &Arc<Vec<(config::Listener, RunningListener)>>,
+) -> Arc<Readiness> {
+    let (running, breaker) = (upstream.clone(), upstream.clone());
+    let sweeper = tasks.sweeper.abort_handle();
+    let served = Arc::clone(listeners);
+    let allow_none = config.lab.allow_no_listeners;
+    let listening = move || {
+        let agents = served.iter().any(|(config, _)| config.serves(Service::Agent));
+        served.iter().all(|(_, listener)| listener.is_running()) && (agents || allow_none)
+    };
+    let readiness = Readiness::builder()
+        .check("registry", move || !sweeper.is_finished())
+        .check("upstream", move || running.is_running())
+        .check("circuit_breaker", move || breaker.breaker_state() != BreakerState::Open)
+        .check("listeners", listening)
+        // Sessions, their index and the router are shared state of this process: they have no task
+        // that could die alone.
+        .check("agent_sup", || true)
+        .check("router", || true)
+        .check("sessions_index", || true)
+        // Without TLS upstream there is no file to miss.
+        .check("upstream_tls_files", || true)
+        .build();
+    Arc::new(readiness)
+}
+
+fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)]) {
+    info!(
+        "Heartbeat admission is connection-bound: a heartbeat is admitted only on the connection \
+         that opened its session"
+    );
+    for (listener, running) in listeners {
+        info!(
+            listener = %listener.name,
+            address = %running.address(),
+            services = ?listener.services,
+            transport = "plaintext",
+            "listening"
+        );
+    }
+    let endpoint = config.upstream.endpoints.first().map(ToString::to_string);
+    info!(
+        node = %config.node.name,
+        upstream = endpoint.as_deref().unwrap_or("none"),
+        transport = "plaintext",
+        "gateway started"
+    );
+}

@@ -1,0 +1,80 @@
+//! The planned stop: every session is told to the server before the process ends.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::Gateway;
+use crate::session::Control;
+
+/// Most time for commands in flight (STOP-3).
+const COMMANDS: Duration = Duration::from_secs(3);
+/// Most time for ending sessions (STOP-4).
+const SESSIONS: Duration = Duration::from_secs(5);
+/// Most time for the heartbeat flush (STOP-5).
+const HEARTBEATS: Duration = Duration::from_secs(5);
+/// Open streams have this long after the second GOAWAY, about a second after the first (STOP-9).
+const GOAWAY: Duration = Duration::from_secs(4);
+
+/// What a planned stop did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StopReport {
+    /// Notices and heartbeats delivered after the stop began.
+    pub sent: usize,
+    /// What was left when the time was over.
+    pub unsent: usize,
+}
+
+impl Gateway {
+    /// Ends every session, tells the server, and closes (STOP-2 to STOP-7). Metrics and health
+    /// answer until the very end.
+    pub async fn shutdown(self) -> StopReport {
+        let started = Instant::now();
+        let budget = self.config.shutdown.flush_budget;
+        let deadline = started + budget;
+        info!("planned stop: refusing new work");
+        self.upstream.stop_accepting();
+        self.router.stop();
+        for (_, listener) in self.listeners.iter() {
+            listener.stop_accepting();
+        }
+        self.router.finished(started + COMMANDS.min(budget.mul_f64(0.3))).await;
+        self.end_sessions(Instant::now() + SESSIONS.min(budget.mul_f64(0.4))).await;
+        for (_, listener) in self.listeners.iter() {
+            listener.drain();
+        }
+        let flush_by = (Instant::now() + HEARTBEATS).min(deadline);
+        let heartbeats = self.batcher.flush(flush_by).await;
+        let notices = self.notifier.flush(deadline).await;
+        let (sent, unsent) = notices;
+        if unsent > 0 {
+            warn!(
+                "Planned stop: {sent} stream-status notification(s) sent, {unsent} not sent by the \
+                 flush deadline"
+            );
+        }
+        let closed_by = Instant::now() + GOAWAY;
+        for (_, listener) in self.listeners.iter() {
+            listener.closed(closed_by).await;
+        }
+        self.tasks.sweeper.abort();
+        self.upstream.close().await;
+        let report =
+            StopReport { sent: sent + heartbeats.0, unsent: unsent + heartbeats.1 };
+        info!(sent = report.sent, unsent = report.unsent, took = ?started.elapsed(), "stopped");
+        self.health.stop().await;
+        self.scrape.stop().await;
+        report
+    }
+
+    async fn end_sessions(&self, deadline: Instant) {
+        let roster = &self.owners.roster;
+        for session in roster.all() {
+            session.ask(Control::End);
+        }
+        if !roster.emptied(deadline).await {
+            warn!(left = roster.len(), "sessions did not end in time");
+        }
+    }
+}

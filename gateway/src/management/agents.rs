@@ -1,0 +1,82 @@
+//! ListAgents and GetAgent, from the session table (MGMT-1 to MGMT-3).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tonic::Status;
+use yuzu_proto::common::v1::{PluginInfo, Timestamp};
+use yuzu_proto::server::v1::{
+    AgentSummary, GetAgentRequest, GetAgentResponse, ListAgentsRequest, ListAgentsResponse,
+};
+
+use super::{ManagementService, answer, decode};
+use crate::edge::Response;
+use crate::edge::connection::Connection;
+use crate::session::Session;
+
+const DEFAULT_PAGE: usize = 100;
+const MAX_PAGE: usize = 1000;
+
+impl ManagementService {
+    pub(super) fn list_agents(
+        &self,
+        message: Bytes,
+        connection: &Arc<Connection>,
+    ) -> Result<Response, Status> {
+        let request: ListAgentsRequest = decode(message)?;
+        let limit = page_size(request.limit);
+        let (sessions, more) = self.registry.page(&request.cursor, limit);
+        let agents: Vec<_> = sessions.iter().map(|session| summary(session)).collect();
+        let last = agents.last().filter(|_| more);
+        let next_cursor = last.map(|agent| agent.agent_id.clone()).unwrap_or_default();
+        Ok(answer(&ListAgentsResponse { agents, next_cursor }, connection))
+    }
+
+    pub(super) fn get_agent(
+        &self,
+        message: Bytes,
+        connection: &Arc<Connection>,
+    ) -> Result<Response, Status> {
+        let request: GetAgentRequest = decode(message)?;
+        let session = self.registry.route(&request.agent_id);
+        let session = session.ok_or_else(|| Status::not_found("no such agent is connected"))?;
+        let plugins = session.registration.plugins.iter();
+        let plugins = plugins
+            .map(|name| PluginInfo { name: name.to_string(), ..PluginInfo::default() })
+            .collect();
+        let summary = Some(summary(&session));
+        Ok(answer(&GetAgentResponse { summary, plugins }, connection))
+    }
+}
+
+/// The page size in force: 1..=1000, else 100 (MGMT-1).
+fn page_size(limit: i32) -> usize {
+    match usize::try_from(limit) {
+        Ok(limit @ 1..=MAX_PAGE) => limit,
+        _ => DEFAULT_PAGE,
+    }
+}
+
+fn summary(session: &Session) -> AgentSummary {
+    AgentSummary {
+        agent_id: session.agent_id().to_string(),
+        hostname: session.registration.hostname.to_string(),
+        platform: None,
+        agent_version: String::new(),
+        online: true,
+        last_seen: Some(Timestamp { millis_epoch: session.connected_at_ms }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mgmt_1_a_limit_outside_1_to_1000_is_100() {
+        let sizes = [(-1, 100), (0, 100), (1, 1), (1000, 1000), (1001, 100), (i32::MIN, 100)];
+        for (limit, size) in sizes {
+            assert_eq!(page_size(limit), size, "limit {limit}");
+        }
+    }
+}

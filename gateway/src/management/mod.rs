@@ -1,0 +1,80 @@
+//! ManagementService, as the server and operators call it.
+//!
+//! Responsible for reading requests and answering from the session table and the router. Must
+//! never check the caller: a listener that serves management is the gate (MGMT-6).
+
+mod agents;
+mod events;
+mod inventory;
+mod send_command;
+
+use std::sync::Arc;
+
+use http::Request;
+use hyper::body::Incoming;
+use prost::Message;
+use tonic::Status;
+use yuzu_proto::path;
+
+use crate::command::Router;
+use crate::edge::connection::Connection;
+use crate::edge::{Response, grpc};
+use crate::session::{Events, Registry};
+
+/// Serves `yuzu.server.v1.ManagementService`.
+pub(crate) struct ManagementService {
+    registry: Arc<Registry>,
+    router: Arc<Router>,
+    events: Arc<Events>,
+    node: String,
+}
+
+impl ManagementService {
+    pub(crate) fn new(
+        registry: Arc<Registry>,
+        router: Arc<Router>,
+        events: Arc<Events>,
+        node: String,
+    ) -> Self {
+        Self { registry, router, events, node }
+    }
+
+    /// Answers a call of this service; `None` when the path is not served (LSN-9).
+    pub(crate) async fn call(
+        &self,
+        request: Request<Incoming>,
+        connection: &Arc<Connection>,
+    ) -> Option<Response> {
+        let path = request.uri().path().to_owned();
+        let served = [
+            path::SEND_COMMAND,
+            path::LIST_AGENTS,
+            path::GET_AGENT,
+            path::WATCH_EVENTS,
+            path::QUERY_INVENTORY,
+        ];
+        if !served.contains(&path.as_str()) {
+            return None;
+        }
+        let message = match grpc::read_unary(request.into_body(), connection).await {
+            Ok(message) => message,
+            Err(status) => return Some(grpc::refuse(status)),
+        };
+        let answered = match path.as_str() {
+            path::SEND_COMMAND => self.send_command(message, connection).await,
+            path::LIST_AGENTS => self.list_agents(message, connection),
+            path::GET_AGENT => self.get_agent(message, connection),
+            path::WATCH_EVENTS => self.watch_events(message, connection),
+            _ => self.query_inventory(message, connection),
+        };
+        Some(answered.unwrap_or_else(grpc::refuse))
+    }
+}
+
+fn decode<M: Message + Default>(message: bytes::Bytes) -> Result<M, Status> {
+    M::decode(message).map_err(|_| Status::internal("the request is malformed"))
+}
+
+fn answer<M: Message>(message: &M, connection: &Arc<Connection>) -> Response {
+    grpc::answer(message.encode_to_vec().into(), connection)
+}

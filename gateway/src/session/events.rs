@@ -1,0 +1,74 @@
+//! Sessions coming and going, for WatchEvents.
+//!
+//! Responsible for a bounded ring that every watcher reads at its own pace (MGMT-4). Must never
+//! wait for a watcher or grow with one.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+
+/// Events a watcher may fall behind.
+const RING: usize = 16_384;
+
+/// What happened to a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The agent connected with this session.
+    Connected(Arc<str>),
+    /// The agent's session ended.
+    Disconnected,
+}
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// Whose session.
+    pub(crate) agent_id: Arc<str>,
+    /// Wall clock of the gateway, Unix milliseconds.
+    pub(crate) at_ms: i64,
+    /// What happened.
+    pub(crate) change: Change,
+}
+
+/// The ring.
+#[derive(Debug)]
+pub(crate) struct Events(broadcast::Sender<Event>);
+
+/// Reads the ring from the moment it was made.
+#[derive(Debug)]
+pub(crate) struct Watcher(broadcast::Receiver<Event>);
+
+/// The watcher fell behind by this many events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MissedEvents(pub(crate) u64);
+
+impl Events {
+    pub(crate) fn new() -> Self {
+        Self(broadcast::channel(RING).0)
+    }
+
+    /// Publishes an event to whoever watches.
+    pub(crate) fn publish(&self, event: Event) {
+        // An error says that nobody watches.
+        drop(self.0.send(event));
+    }
+
+    /// A watcher of everything from now on.
+    pub(crate) fn watch(&self) -> Watcher {
+        Watcher(self.0.subscribe())
+    }
+}
+
+impl Watcher {
+    /// The next event; `Ok(None)` when the node stops.
+    ///
+    /// # Errors
+    /// When events were overwritten before this watcher read them.
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, MissedEvents> {
+        match self.0.recv().await {
+            Ok(event) => Ok(Some(event)),
+            Err(broadcast::error::RecvError::Closed) => Ok(None),
+            Err(broadcast::error::RecvError::Lagged(missed)) => Err(MissedEvents(missed)),
+        }
+    }
+}

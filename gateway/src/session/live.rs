@@ -1,0 +1,198 @@
+//! One connected agent, as every part of the node sees it.
+//!
+//! Responsible for the facts of a session and for its mailbox behind one short lock. The owner
+//! reads the agent's stream, the stream's body takes commands from the mailbox; neither waits for
+//! the other. Must never send or read a frame itself.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::mailbox::{Mailbox, MailboxLimits, NotDispatched};
+use super::replies::Waiter;
+use super::table::Registration;
+use crate::edge::ConnectionKey;
+
+/// What an owner is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// The stream's sending half is gone: the session is over.
+    StreamGone,
+    /// End the session; the stream ends with OK (SUB-10).
+    End,
+    /// Panic, for tests of recovery.
+    #[cfg(feature = "fault-injection")]
+    Panic,
+}
+
+const NOTHING: u8 = 0;
+const STREAM_GONE: u8 = 1;
+const END: u8 = 2;
+const PANIC: u8 = 4;
+
+/// One connected agent.
+pub(crate) struct Session {
+    /// What the agent registered with.
+    pub(crate) registration: Registration,
+    /// Minted by the server.
+    pub(crate) session_id: Arc<str>,
+    /// Minted here, 32 lowercase hex digits; the same on every notice of this stream.
+    pub(crate) stream_home_id: Arc<str>,
+    /// The connection of the Subscribe (SUB-5).
+    pub(crate) connection: ConnectionKey,
+    /// Wall clock of the Subscribe, Unix milliseconds.
+    pub(crate) connected_at_ms: i64,
+    /// Monotonic clock of the Subscribe.
+    pub(crate) connected: Instant,
+    mailbox: Mutex<Mailbox>,
+    asked: AtomicU8,
+    owner: AtomicWaker,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.connected_at_ms)
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        registration: Registration,
+        session_id: Arc<str>,
+        stream_home_id: Arc<str>,
+        connection: ConnectionKey,
+        connected_at_ms: i64,
+    ) -> Self {
+        Self {
+            registration,
+            session_id,
+            stream_home_id,
+            connection,
+            connected_at_ms,
+            connected: Instant::now(),
+            mailbox: Mutex::new(Mailbox::new()),
+            asked: AtomicU8::new(NOTHING),
+            owner: AtomicWaker::new(),
+        }
+    }
+
+    /// The agent's id.
+    pub(crate) fn agent_id(&self) -> &Arc<str> {
+        &self.registration.agent_id
+    }
+
+    /// The agent's attributed address.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        self.registration.peer
+    }
+
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a framed command into the mailbox.
+    ///
+    /// # Errors
+    /// When a bound is reached or the session has ended; the agent gets nothing of it.
+    pub(crate) fn dispatch(
+        &self,
+        command_id: &Bytes,
+        frame: Bytes,
+        waiter: Waiter,
+        limits: MailboxLimits,
+    ) -> Result<(), NotDispatched> {
+        let reader = self.mailbox().dispatch(command_id, frame, waiter, limits)?;
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+        Ok(())
+    }
+
+    /// The next command for the stream, or the status it ends with.
+    pub(crate) fn poll_command(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
+        self.mailbox().poll_next(cx)
+    }
+
+    /// The callers waiting for `command_id`.
+    pub(crate) fn waiters(&self, command_id: &[u8], terminal: bool) -> Vec<Waiter> {
+        self.mailbox().waiters(command_id, terminal)
+    }
+
+    /// Tells every waiting caller that the agent is lost (CMD-4, CMD-20).
+    pub(crate) fn fail_outstanding(&self) {
+        let lost = self.mailbox().fail_outstanding();
+        for waiter in lost {
+            waiter.sink.lost(waiter.target);
+        }
+    }
+
+    /// Ends the stream with `status` and tells every waiting caller (CMD-4).
+    pub(crate) fn end_stream(&self, status: Status) {
+        let (lost, reader) = self.mailbox().end(status);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+        for waiter in lost {
+            waiter.sink.lost(waiter.target);
+        }
+    }
+
+    /// Whether the stream was ended from this side, and how many commands still wait.
+    pub(crate) fn stream_state(&self) -> (bool, usize) {
+        let mailbox = self.mailbox();
+        (mailbox.has_ended(), mailbox.queued())
+    }
+
+    /// Asks the owner for something.
+    pub(crate) fn ask(&self, control: Control) {
+        let bit = match control {
+            Control::StreamGone => STREAM_GONE,
+            Control::End => END,
+            #[cfg(feature = "fault-injection")]
+            Control::Panic => PANIC,
+        };
+        self.asked.fetch_or(bit, Ordering::AcqRel);
+        self.owner.wake();
+    }
+
+    /// What the owner is asked for; only one task may wait at a time.
+    pub(crate) async fn asked(&self) -> Control {
+        std::future::poll_fn(|cx| {
+            self.owner.register(cx.waker());
+            let asked = self.asked.load(Ordering::Acquire);
+            if asked & PANIC != 0 {
+                self.asked.fetch_and(!PANIC, Ordering::AcqRel);
+                #[cfg(feature = "fault-injection")]
+                return Poll::Ready(Control::Panic);
+            }
+            if asked & STREAM_GONE != 0 {
+                Poll::Ready(Control::StreamGone)
+            } else if asked & END != 0 {
+                Poll::Ready(Control::End)
+            } else {
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Waits until the stream's sending half is gone.
+    pub(crate) async fn stream_gone(&self) {
+        std::future::poll_fn(|cx| {
+            self.owner.register(cx.waker());
+            if self.asked.load(Ordering::Acquire) & STREAM_GONE != 0 {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}

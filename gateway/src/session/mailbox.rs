@@ -1,0 +1,318 @@
+//! What waits for one agent, and who waits for that agent's answers.
+//!
+//! Responsible for the bounds of CMD-17 (in commands and in bytes), for the order of commands and
+//! for correlating answers with callers by command id. Pure: no task, no socket. Must never look
+//! into a command.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use tonic::Status;
+
+use super::replies::Waiter;
+
+/// Callers that wait for answers of one agent, whatever is queued. Each is a SendCommand that an
+/// operator holds open.
+const MAX_OUTSTANDING: usize = 16_384;
+/// Entries of callers that left are looked for when so many are outstanding.
+const SWEEP_FLOOR: usize = 64;
+
+/// Bounds of a mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MailboxLimits {
+    /// Commands waiting.
+    pub(crate) commands: usize,
+    /// The same in bytes.
+    pub(crate) bytes: usize,
+}
+
+/// Why a command did not enter the mailbox; nothing of it reaches the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotDispatched {
+    /// A bound is reached, with this many commands waiting.
+    Full(usize),
+    /// The session has ended.
+    Ended,
+}
+
+/// The mailbox of one session.
+pub(crate) struct Mailbox {
+    queue: VecDeque<Bytes>,
+    queued_bytes: usize,
+    outstanding: HashMap<Bytes, Waiters>,
+    waiters: usize,
+    sweep_at: usize,
+    ended: Option<Status>,
+    reader: Option<Waker>,
+}
+
+/// Nearly always one caller waits for a command id; CMD-12 allows several.
+enum Waiters {
+    One(Waiter),
+    Many(Vec<Waiter>),
+}
+
+impl Waiters {
+    fn add(&mut self, waiter: Waiter) {
+        match self {
+            Self::Many(list) => list.push(waiter),
+            Self::One(first) => *self = Self::Many(vec![first.clone(), waiter]),
+        }
+    }
+
+    fn as_slice(&self) -> &[Waiter] {
+        match self {
+            Self::One(waiter) => std::slice::from_ref(waiter),
+            Self::Many(list) => list,
+        }
+    }
+
+    /// Drops callers that left; false when none is left.
+    fn sweep(&mut self) -> bool {
+        match self {
+            Self::One(waiter) => !waiter.sink.is_over(),
+            Self::Many(list) => {
+                list.retain(|waiter| !waiter.sink.is_over());
+                !list.is_empty()
+            }
+        }
+    }
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            outstanding: HashMap::new(),
+            waiters: 0,
+            sweep_at: SWEEP_FLOOR,
+            ended: None,
+            reader: None,
+        }
+    }
+
+    /// Queues a framed command and enters its caller. On success the stream's task has to be
+    /// woken, if it waits.
+    pub(crate) fn dispatch(
+        &mut self,
+        command_id: &Bytes,
+        frame: Bytes,
+        waiter: Waiter,
+        limits: MailboxLimits,
+    ) -> Result<Option<Waker>, NotDispatched> {
+        if self.ended.is_some() {
+            return Err(NotDispatched::Ended);
+        }
+        if self.waiters >= self.sweep_at {
+            self.sweep();
+        }
+        let full = self.queue.len() >= limits.commands
+            || self.queued_bytes + frame.len() > limits.bytes.max(frame.len())
+            || self.waiters >= MAX_OUTSTANDING;
+        if full {
+            return Err(NotDispatched::Full(self.queue.len()));
+        }
+        self.queued_bytes += frame.len();
+        self.queue.push_back(frame);
+        self.waiters += 1;
+        match self.outstanding.get_mut(command_id) {
+            Some(waiters) => waiters.add(waiter),
+            None => {
+                self.outstanding.insert(command_id.clone(), Waiters::One(waiter));
+            }
+        }
+        Ok(self.reader.take())
+    }
+
+    fn sweep(&mut self) {
+        self.outstanding.retain(|_, waiters| waiters.sweep());
+        self.waiters = self.outstanding.values().map(|waiters| waiters.as_slice().len()).sum();
+        self.sweep_at = SWEEP_FLOOR.max(self.waiters * 2);
+    }
+
+    /// The next command for the stream, or the status it ends with.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
+        if let Some(frame) = self.queue.pop_front() {
+            self.queued_bytes -= frame.len();
+            if self.queue.is_empty() && self.queue.capacity() > SWEEP_FLOOR {
+                self.queue = VecDeque::new();
+            }
+            return Poll::Ready(Ok(frame));
+        }
+        if let Some(status) = &self.ended {
+            return Poll::Ready(Err(status.clone()));
+        }
+        self.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The callers waiting for `command_id`, in the order they came. After a terminal frame none
+    /// waits any more.
+    pub(crate) fn waiters(&mut self, command_id: &[u8], terminal: bool) -> Vec<Waiter> {
+        if !terminal {
+            return self
+                .outstanding
+                .get(command_id)
+                .map_or_else(Vec::new, |waiters| waiters.as_slice().to_vec());
+        }
+        let Some(waiters) = self.outstanding.remove(command_id) else { return Vec::new() };
+        if self.outstanding.is_empty() && self.outstanding.capacity() > SWEEP_FLOOR {
+            self.outstanding = HashMap::new();
+        }
+        let waiters = match waiters {
+            Waiters::One(waiter) => vec![waiter],
+            Waiters::Many(list) => list,
+        };
+        self.waiters -= waiters.len();
+        waiters
+    }
+
+    /// Takes every caller out: their commands were lost. What is queued is dropped.
+    pub(crate) fn fail_outstanding(&mut self) -> Vec<Waiter> {
+        self.queue = VecDeque::new();
+        self.queued_bytes = 0;
+        self.waiters = 0;
+        self.sweep_at = SWEEP_FLOOR;
+        let outstanding = std::mem::take(&mut self.outstanding);
+        outstanding.into_values().flat_map(|waiters| waiters.as_slice().to_vec()).collect()
+    }
+
+    /// Ends the mailbox; the stream ends with `status`. The first status stays.
+    pub(crate) fn end(&mut self, status: Status) -> (Vec<Waiter>, Option<Waker>) {
+        self.ended.get_or_insert(status);
+        (self.fail_outstanding(), self.reader.take())
+    }
+
+    /// Commands waiting.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::replies::{Reply, ReplySink};
+    use super::*;
+
+    #[derive(Default)]
+    struct Caller(AtomicBool);
+
+    impl ReplySink for Caller {
+        fn try_reply(&self, _: u32, _: &Reply) -> bool {
+            true
+        }
+        fn reply_when_room<'a>(
+            &'a self,
+            _: u32,
+            _: &'a Reply,
+        ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+            Box::pin(std::future::ready(()))
+        }
+        fn lost(&self, _: u32) {}
+        fn is_over(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    const LIMITS: MailboxLimits = MailboxLimits { commands: 3, bytes: 100 };
+
+    fn waiter(target: u32) -> Waiter {
+        Waiter { sink: Arc::new(Caller::default()), target }
+    }
+
+    fn send(mailbox: &mut Mailbox, id: &'static str, len: usize) -> Result<(), NotDispatched> {
+        let frame = Bytes::from(vec![0; len]);
+        mailbox.dispatch(&Bytes::from_static(id.as_bytes()), frame, waiter(7), LIMITS).map(drop)
+    }
+
+    fn next(mailbox: &mut Mailbox) -> Poll<Result<Bytes, Status>> {
+        mailbox.poll_next(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn cmd_17_the_bound_holds_in_commands() {
+        let mut mailbox = Mailbox::new();
+        for id in ["a", "b", "c"] {
+            send(&mut mailbox, id, 10).unwrap();
+        }
+        assert_eq!(send(&mut mailbox, "d", 10), Err(NotDispatched::Full(3)));
+        assert!(next(&mut mailbox).is_ready());
+        send(&mut mailbox, "d", 10).unwrap();
+    }
+
+    #[test]
+    fn cmd_17_the_bound_holds_in_bytes_whichever_comes_first() {
+        let mut mailbox = Mailbox::new();
+        send(&mut mailbox, "a", 60).unwrap();
+        assert_eq!(send(&mut mailbox, "b", 41), Err(NotDispatched::Full(1)));
+        send(&mut mailbox, "b", 40).unwrap();
+        assert!(mailbox.waiters(b"nobody", true).is_empty());
+    }
+
+    #[test]
+    fn a_command_larger_than_the_bound_passes_alone() {
+        let mut mailbox = Mailbox::new();
+        send(&mut mailbox, "a", 500).unwrap();
+        assert_eq!(send(&mut mailbox, "b", 1), Err(NotDispatched::Full(1)));
+        assert!(next(&mut mailbox).is_ready());
+        send(&mut mailbox, "b", 1).unwrap();
+    }
+
+    #[test]
+    fn cmd_12_every_caller_of_an_id_waits_until_the_terminal_frame() {
+        let mut mailbox = Mailbox::new();
+        send(&mut mailbox, "a", 1).unwrap();
+        send(&mut mailbox, "a", 1).unwrap();
+        assert_eq!(mailbox.queued(), 2);
+        assert_eq!(mailbox.waiters(b"a", false).len(), 2);
+        assert_eq!(mailbox.waiters(b"a", true).len(), 2);
+        assert!(mailbox.waiters(b"a", true).is_empty());
+    }
+
+    #[test]
+    fn the_end_gives_every_caller_back_and_refuses_more() {
+        let mut mailbox = Mailbox::new();
+        send(&mut mailbox, "a", 1).unwrap();
+        send(&mut mailbox, "b", 1).unwrap();
+        assert_eq!(mailbox.end(Status::ok("")).0.len(), 2);
+        assert_eq!(send(&mut mailbox, "c", 1), Err(NotDispatched::Ended));
+        let Poll::Ready(Err(status)) = next(&mut mailbox) else { panic!("the stream goes on") };
+        assert_eq!(status.code(), tonic::Code::Ok);
+    }
+
+    #[test]
+    fn callers_that_left_are_swept_so_that_the_map_stays_small() {
+        let mut mailbox = Mailbox::new();
+        let sink = Arc::new(Caller::default());
+        for n in 0..10_000_u32 {
+            let id = Bytes::from(n.to_string());
+            let waiter = Waiter { sink: Arc::clone(&sink) as Arc<dyn ReplySink>, target: 0 };
+            mailbox.dispatch(&id, Bytes::from_static(b"x"), waiter, LIMITS).unwrap();
+            assert!(next(&mut mailbox).is_ready());
+            sink.0.store(true, Ordering::Relaxed);
+            assert!(mailbox.outstanding.len() <= SWEEP_FLOOR + 1);
+        }
+    }
+
+    #[test]
+    fn callers_that_wait_are_bounded() {
+        let mut mailbox = Mailbox::new();
+        for n in 0..MAX_OUTSTANDING {
+            let id = Bytes::from(n.to_string());
+            mailbox.dispatch(&id, Bytes::from_static(b"x"), waiter(0), LIMITS).unwrap();
+            assert!(next(&mut mailbox).is_ready());
+        }
+        assert_eq!(send(&mut mailbox, "more", 1), Err(NotDispatched::Full(0)));
+    }
+}

@@ -1,0 +1,27 @@
+//! Agent sessions: who is registered, who is connected, and the task that owns each stream.
+//!
+//! Responsible for the session table, for admission of what agents send, for each session's
+//! mailbox and for the owner that reads its stream. Must never know how a command was asked for:
+//! answers go to a [`ReplySink`].
+
+mod admission;
+mod events;
+mod live;
+mod mailbox;
+mod owner;
+mod registry;
+mod replies;
+mod roster;
+mod stream;
+mod table;
+
+pub(crate) use admission::Refusal;
+pub(crate) use events::{Change, Event, Events, MissedEvents, Watcher};
+pub(crate) use live::{Control, Session};
+pub(crate) use mailbox::{MailboxLimits, NotDispatched};
+pub(crate) use owner::{Inbound, OwnerContext, start as start_owner, unix_ms};
+pub(crate) use registry::Registry;
+pub(crate) use replies::{Reply, ReplySink, Waiter};
+pub(crate) use roster::Roster;
+pub(crate) use stream::SubscribeBody;
+pub(crate) use table::{CapReached, Registration, Superseded, TableLimits, TakeRefused};

@@ -1,0 +1,213 @@
+//! The session table behind one short lock, with sharded indexes for the hot paths.
+//!
+//! Responsible for keeping the indexes equal to the table: every change is made and published
+//! under the table's lock. Registering and ending sessions take that lock; routing a command and
+//! admitting a heartbeat of a connected agent take the lock of one shard. Must never hold a lock
+//! while something is sent.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use tokio::time::Instant;
+
+use super::admission::Refusal;
+use super::live::Session;
+use super::table::{
+    CapReached, Registration, Reservation, Superseded, Table, TableLimits, TakeRefused,
+};
+use crate::edge::ConnectionKey;
+
+const SHARDS: usize = 64;
+
+/// A map that many tasks read, split so that they rarely meet.
+#[derive(Debug)]
+struct Sharded {
+    hasher: RandomState,
+    shards: Box<[RwLock<HashMap<Arc<str>, Arc<Session>>>]>,
+}
+
+impl Sharded {
+    fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
+        Self { hasher: RandomState::new(), shards }
+    }
+
+    fn shard(&self, key: &str) -> &RwLock<HashMap<Arc<str>, Arc<Session>>> {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    }
+
+    fn get(&self, key: &str) -> Option<Arc<Session>> {
+        self.shard(key).read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    fn insert(&self, key: &Arc<str>, session: &Arc<Session>) {
+        let mut shard = self.shard(key).write().unwrap_or_else(PoisonError::into_inner);
+        shard.insert(Arc::clone(key), Arc::clone(session));
+    }
+
+    fn remove(&self, key: &str) {
+        let mut shard = self.shard(key).write().unwrap_or_else(PoisonError::into_inner);
+        shard.remove(key);
+        if shard.len() < shard.capacity() / 4 {
+            shard.shrink_to_fit();
+        }
+    }
+
+    fn collect(&self, capacity: usize) -> Vec<Arc<Session>> {
+        let mut all = Vec::with_capacity(capacity);
+        for shard in &self.shards {
+            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            all.extend(shard.values().cloned());
+        }
+        all
+    }
+}
+
+/// All sessions of this node.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    table: Mutex<Table<Arc<Session>>>,
+    by_agent: Sharded,
+    by_session: Sharded,
+    /// Live rows, for who only wants the number.
+    live: AtomicUsize,
+}
+
+/// A reserved slot, given back when dropped without a commit.
+#[derive(Debug)]
+pub(crate) struct Slot<'a> {
+    registry: &'a Registry,
+    reservation: Option<Reservation>,
+}
+
+impl Slot<'_> {
+    /// Turns the slot into a pending row (REG-8).
+    ///
+    /// # Errors
+    /// A newer registration took its place (REG-10).
+    pub(crate) fn commit(
+        mut self,
+        session_id: &Arc<str>,
+        registration: Registration,
+    ) -> Result<(), Superseded> {
+        match self.reservation.take() {
+            None => Err(Superseded),
+            Some(reservation) => {
+                let now = Instant::now();
+                self.registry.table().commit(reservation, session_id, registration, now)
+            }
+        }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            self.registry.table().release(reservation);
+        }
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(limits: TableLimits) -> Self {
+        Self {
+            table: Mutex::new(Table::new(limits)),
+            by_agent: Sharded::new(),
+            by_session: Sharded::new(),
+            live: AtomicUsize::new(0),
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<Arc<Session>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves a slot for a registration (CAP-4).
+    pub(crate) fn reserve(
+        &self,
+        connection: ConnectionKey,
+        agent_id: &Arc<str>,
+    ) -> Result<Slot<'_>, CapReached> {
+        let reservation = self.table().reserve(connection, agent_id, Instant::now())?;
+        Ok(Slot { registry: self, reservation: Some(reservation) })
+    }
+
+    /// Takes the pending row of `session_id` (SUB-3).
+    pub(crate) fn take(
+        &self,
+        session_id: &str,
+        connection: ConnectionKey,
+    ) -> Result<Registration, TakeRefused> {
+        self.table().take(session_id, connection, Instant::now())
+    }
+
+    /// Makes the session routable; an older one of the agent loses its route and its admission at
+    /// once (SUB-8).
+    pub(crate) fn publish(&self, session: &Arc<Session>) {
+        let mut table = self.table();
+        let agent_id = session.agent_id();
+        let (id, connection) = (&session.session_id, session.connection);
+        if let Some(old) = table.publish(agent_id, id, connection, Arc::clone(session)) {
+            self.by_session.remove(&old.session_id);
+        }
+        self.by_agent.insert(agent_id, session);
+        self.by_session.insert(id, session);
+        self.live.store(table.len(), Ordering::Relaxed);
+    }
+
+    /// Removes the session, unless a newer one of the agent took its place (SUB-8, SUB-9).
+    pub(crate) fn end(&self, session: &Session) {
+        let mut table = self.table();
+        if table.end(session.agent_id(), &session.session_id) {
+            self.by_agent.remove(session.agent_id());
+            self.by_session.remove(&session.session_id);
+            self.live.store(table.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// The session that commands of `agent_id` go to.
+    pub(crate) fn route(&self, agent_id: &str) -> Option<Arc<Session>> {
+        self.by_agent.get(agent_id)
+    }
+
+    /// Every session that commands go to.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.by_agent.collect(self.len())
+    }
+
+    /// Whether a heartbeat or an inventory report of `session_id` is admitted on `connection`
+    /// (ADMIT-1).
+    pub(crate) fn admit(
+        &self,
+        session_id: &str,
+        connection: ConnectionKey,
+    ) -> Result<(), Refusal> {
+        match self.by_session.get(session_id) {
+            Some(session) if session.connection == connection => Ok(()),
+            Some(_) => Err(Refusal::ConnectionMismatch),
+            None => self.table().admit_pending(session_id, connection, Instant::now()),
+        }
+    }
+
+    /// See [`Table::page`].
+    pub(crate) fn page(&self, cursor: &str, limit: usize) -> (Vec<Arc<Session>>, bool) {
+        self.table().page(cursor, limit)
+    }
+
+    /// The connection is gone (CAP-7).
+    pub(crate) fn connection_closed(&self, connection: ConnectionKey) {
+        self.table().connection_closed(connection, Instant::now());
+    }
+
+    /// Removes expired rows.
+    pub(crate) fn sweep(&self) {
+        self.table().sweep(Instant::now());
+    }
+
+    /// Connected agents.
+    pub(crate) fn len(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+}

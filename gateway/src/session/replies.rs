@@ -1,0 +1,46 @@
+//! The seam between a session and whoever waits for its answers.
+//!
+//! Responsible for the shape of an answer and of a waiting caller. Must never hold an answer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// One frame of an agent, ready to be sent to a caller.
+#[derive(Clone)]
+pub(crate) struct Reply {
+    /// A gRPC-framed `SendCommandResponse`; the agent's bytes inside are unchanged.
+    pub(crate) frame: Bytes,
+    /// The status number when the frame ends the command at this agent (CMD-7).
+    pub(crate) terminal: Option<i32>,
+}
+
+/// Takes the answers of one SendCommand.
+pub(crate) trait ReplySink: Send + Sync {
+    /// Takes the reply if there is room, or if nobody wants it any more. False: there is no room.
+    fn try_reply(&self, target: u32, reply: &Reply) -> bool;
+
+    /// Takes the reply as soon as there is room, or the caller has been given up (CMD-22).
+    fn reply_when_room<'a>(
+        &'a self,
+        target: u32,
+        reply: &'a Reply,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+    /// The session ended before a terminal frame (CMD-4). Never waits.
+    fn lost(&self, target: u32);
+
+    /// Whether answers are still wanted.
+    fn is_over(&self) -> bool;
+}
+
+/// A caller that waits for the answers of one agent to one command.
+#[derive(Clone)]
+pub(crate) struct Waiter {
+    /// Where the answers go.
+    pub(crate) sink: Arc<dyn ReplySink>,
+    /// Which target of that SendCommand this agent is.
+    pub(crate) target: u32,
+}
