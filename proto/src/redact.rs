@@ -8,6 +8,9 @@ use crate::agent::v1::{
     CommandRequest, CommandResponse, HeartbeatRequest, InventoryReport, RegisterRequest,
     RegisterResponse,
 };
+use crate::common::v1::ErrorDetail;
+use crate::gateway::v1::{BatchHeartbeatRequest, BatchHeartbeatResponse, StreamStatusNotification};
+use crate::server::v1::{AgentConnected, QueryInventoryResponse};
 
 macro_rules! redacted {
     ($($message:ident),+ $(,)?) => {$(
@@ -20,10 +23,16 @@ macro_rules! redacted {
 }
 
 redacted!(
+    ErrorDetail,
     RegisterRequest,
     RegisterResponse,
     HeartbeatRequest,
     CommandRequest,
     CommandResponse,
     InventoryReport,
+    BatchHeartbeatRequest,
+    BatchHeartbeatResponse,
+    StreamStatusNotification,
+    AgentConnected,
+    QueryInventoryResponse,
 );
