@@ -12,7 +12,7 @@ const FILES: [&str; 4] = [
     "yuzu/server/v1/management.proto",
 ];
 
-/// Messages that hold secrets or payloads; `src/redact.rs` writes their `Debug`.
+/// Messages that hold what LOG-3 forbids to print; `src/redact.rs` writes their `Debug`.
 const REDACTED: [&str; 12] = [
     ".yuzu.common.v1.ErrorDetail",
     ".yuzu.agent.v1.RegisterRequest",

@@ -1,4 +1,10 @@
-//! `Debug` of messages that hold secrets or payloads: sizes and counts only (LOG-5).
+//! `Debug` of messages that hold secrets or payloads (LOG-5).
+//!
+//! Responsible for the messages that the build script lists as redacted: each prints its name and
+//! its encoded size. A message that only contains one of them needs nothing: its derived `Debug`
+//! prints the inner one this way.
+//!
+//! Must never print a content, nor a content's own length.
 
 use std::fmt;
 
