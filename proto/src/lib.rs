@@ -1,11 +1,16 @@
 //! The contracts of the gateway.
 //!
 //! Responsible for the generated messages, clients and server traits of the three services
-//! ([`agent`], [`server`], [`gateway`]), for [`verbatim`] (a message carried as the bytes that
-//! came in) and for [`wire`] (reading and editing encoded messages without decoding them).
+//! ([`agent`], [`server`], [`gateway`]) and for what a relay needs besides:
+//!
+//! - [`verbatim`]: a message carried as the bytes that came in, through tonic as well;
+//! - [`peek`]: the few fields that routing needs, read without decoding the rest;
+//! - [`wire`]: the walk over an encoded message, edits that leave all else untouched, and gRPC
+//!   frame prefixes.
 //!
 //! Must never re-encode a message that is only relayed: a field that these contracts do not know
-//! passes through untouched.
+//! passes through untouched. Must never print what LOG-3 forbids: messages that hold it have a
+//! `Debug` that gives their size only.
 
 pub mod peek;
 mod redact;

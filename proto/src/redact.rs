@@ -1,4 +1,10 @@
-//! `Debug` of messages that hold secrets or payloads: sizes and counts only (LOG-5).
+//! `Debug` of messages that hold secrets or payloads (LOG-5).
+//!
+//! Responsible for the messages that the build script lists as redacted: each prints its name and
+//! its encoded size. A message that only contains one of them needs nothing: its derived `Debug`
+//! prints the inner one this way.
+//!
+//! Must never print a content, nor a content's own length.
 
 use std::fmt;
 
@@ -8,6 +14,9 @@ use crate::agent::v1::{
     CommandRequest, CommandResponse, HeartbeatRequest, InventoryReport, RegisterRequest,
     RegisterResponse,
 };
+use crate::common::v1::ErrorDetail;
+use crate::gateway::v1::{BatchHeartbeatRequest, BatchHeartbeatResponse, StreamStatusNotification};
+use crate::server::v1::{AgentConnected, QueryInventoryResponse};
 
 macro_rules! redacted {
     ($($message:ident),+ $(,)?) => {$(
@@ -20,10 +29,16 @@ macro_rules! redacted {
 }
 
 redacted!(
+    ErrorDetail,
     RegisterRequest,
     RegisterResponse,
     HeartbeatRequest,
     CommandRequest,
     CommandResponse,
     InventoryReport,
+    BatchHeartbeatRequest,
+    BatchHeartbeatResponse,
+    StreamStatusNotification,
+    AgentConnected,
+    QueryInventoryResponse,
 );

@@ -2,8 +2,12 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use prost::Message;
+use yuzu_proto::agent::v1::{CommandResponse, RegisterRequest};
+use yuzu_proto::server::v1::SendCommandResponse;
 use yuzu_proto::wire::{self, WireValue};
 
+use crate::contracts::{any_message, joined, message};
 use crate::generate::any_field;
 
 const EDITED: u32 = 6;
@@ -92,5 +96,57 @@ proptest! {
             .map(|field| field.and_then(|field| field.varint()).expect("well-formed"))
             .sum();
         prop_assert_eq!(read, value);
+    }
+}
+
+proptest! {
+    /// Every message type, unknown fields at every level, any field of it edited.
+    #[test]
+    fn messages_of_the_contracts_keep_what_is_not_edited(
+        (of, fields) in any_message(),
+        edited in any::<prop::sample::Index>(),
+        value in vec(any::<u8>(), 1..40),
+    ) {
+        prop_assume!(!fields.is_empty());
+        let number = fields[edited.index(fields.len())].0;
+        let message = joined(fields.clone());
+        let kept: Vec<_> = fields.into_iter().filter(|(of, _)| *of != number).collect();
+        let mut expected = joined(kept);
+
+        let cut = wire::cut_field(&message, number).expect("well-formed");
+        prop_assert_eq!(&cut[..], &expected[..]);
+        prop_assert!((of.recode)(&cut).is_ok());
+
+        let replaced = wire::replace_bytes_field(&message, number, &value).expect("well-formed");
+        wire::put_bytes_field(&mut expected, number, &value);
+        prop_assert_eq!(&replaced[..], &expected[..]);
+    }
+
+    /// The one edit that the gateway makes, judged by the server's decoder.
+    #[test]
+    fn reg_4_the_observed_peer_is_replaced_and_all_else_is_kept(
+        request in message(".yuzu.agent.v1.RegisterRequest"),
+        peer in prop_oneof![Just(String::new()), "[0-9a-f:.]{3,39}"],
+    ) {
+        let edited = wire::replace_bytes_field(&request, 6, peer.as_bytes()).expect("well-formed");
+        let mut expected = RegisterRequest::decode(&request[..]).expect("valid");
+        expected.gateway_observed_peer = peer;
+        prop_assert!(RegisterRequest::decode(edited).is_ok_and(|decoded| decoded == expected));
+    }
+
+    /// An answer wrapped for the operator is the answer.
+    #[test]
+    fn cmd_6_a_wrapped_answer_is_relayed_byte_for_byte(
+        answer in message(".yuzu.agent.v1.CommandResponse"),
+        agent_id in "\\PC{0,40}",
+    ) {
+        let mut wrapped = Vec::new();
+        wire::put_bytes_field(&mut wrapped, 1, agent_id.as_bytes());
+        wire::put_bytes_field(&mut wrapped, 2, &answer);
+        prop_assert!(wrapped.ends_with(&answer));
+        let decoded = SendCommandResponse::decode(&wrapped[..]).expect("valid");
+        prop_assert_eq!(decoded.agent_id, agent_id);
+        let expected = CommandResponse::decode(&answer[..]).expect("valid");
+        prop_assert!(decoded.response == Some(expected));
     }
 }

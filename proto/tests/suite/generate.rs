@@ -27,8 +27,10 @@ pub(crate) fn any_field(
         .boxed()
 }
 
+/// The value of a field before it is encoded.
 #[derive(Debug, Clone)]
-enum Value {
+pub(crate) enum Value {
+    /// The number, and how many bytes more than it needs it takes.
     Varint(u64, u8),
     Fixed64(u64),
     Fixed32(u32),
@@ -48,7 +50,8 @@ fn leaf_value() -> impl Strategy<Value = Value> {
 }
 
 impl Value {
-    fn encode(self, number: u32) -> Vec<u8> {
+    /// The whole field.
+    pub(crate) fn encode(self, number: u32) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
             Self::Varint(value, padding) => {
@@ -80,7 +83,7 @@ impl Value {
 
 /// A varint with up to `padding` bytes more than it needs, which decoders accept: a relay that
 /// re-encoded it would not give the same bytes.
-pub(crate) fn put_padded_varint(out: &mut Vec<u8>, value: u64, padding: u8) {
+fn put_padded_varint(out: &mut Vec<u8>, value: u64, padding: u8) {
     let start = out.len();
     encode_varint(value, out);
     for _ in 0..padding {
