@@ -7,6 +7,7 @@
 //! Must never re-encode a message that is only relayed: a field that these contracts do not know
 //! passes through untouched.
 
+pub mod peek;
 mod redact;
 pub mod verbatim;
 pub mod wire;

@@ -112,7 +112,10 @@ impl Listener {
                 max_connection_memory_bytes: 32 << 20,
                 max_header_list_bytes: 16_384,
             },
-            http2: Http2 { max_concurrent_streams: 32, idle_timeout: ms(180_000) },
+            http2: Http2 {
+                max_concurrent_streams: 32,
+                idle_timeout: ms(180_000),
+            },
         }
     }
 
@@ -127,7 +130,10 @@ impl Listener {
                 max_connection_memory_bytes: 64 << 20,
                 ..agent.limits
             },
-            http2: Http2 { max_concurrent_streams: 4096, idle_timeout: ms(600_000) },
+            http2: Http2 {
+                max_concurrent_streams: 4096,
+                idle_timeout: ms(600_000),
+            },
             ..agent
         }
     }
@@ -316,10 +322,19 @@ impl Default for Config {
         let any = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
         let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         Self {
-            node: Node { name: "yuzu_gw@127.0.0.1".into(), cluster_id: "default".into() },
-            listeners: vec![Listener::agent(any(50051)), Listener::management(loopback(50063))],
+            node: Node {
+                name: "yuzu_gw@127.0.0.1".into(),
+                cluster_id: "default".into(),
+            },
+            listeners: vec![
+                Listener::agent(any(50051)),
+                Listener::management(loopback(50063)),
+            ],
             upstream: Upstream {
-                endpoints: vec![Endpoint { host: "127.0.0.1".into(), port: 50055 }],
+                endpoints: vec![Endpoint {
+                    host: "127.0.0.1".into(),
+                    port: 50055,
+                }],
                 connect_timeout: ms(5_000),
                 rpc_timeout: ms(5_000),
                 call_timeout: ms(30_000),
@@ -368,7 +383,9 @@ impl Default for Config {
                 caller_buffer_bytes: 8 << 20,
                 slow_caller_timeout: ms(5_000),
             },
-            shutdown: Shutdown { flush_budget: ms(20_000) },
+            shutdown: Shutdown {
+                flush_budget: ms(20_000),
+            },
             observe: Observe {
                 metrics_address: any(9568),
                 health_address: any(8081),
