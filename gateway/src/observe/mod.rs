@@ -2,4 +2,5 @@
 //!
 //! Must never be consulted for a decision.
 
+pub mod log;
 pub mod metrics;
