@@ -1,0 +1,118 @@
+//! Heartbeats on their way to the server, batched.
+//!
+//! Responsible for holding the newest heartbeat of each session within its caps and for sending
+//! them every interval; what is given up is counted by reason. Must never make an agent wait, and
+//! never touch the breaker (HB-11).
+
+mod buffer;
+mod chunk;
+mod flush;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::{Instant, timeout_at};
+
+use buffer::{Buffer, Pushed};
+
+use crate::config;
+use crate::observe::metrics::Metrics;
+use crate::upstream::Upstream;
+use crate::upstream::keep::{Kept, keep_running};
+
+/// Takes heartbeats in; clones share one buffer.
+#[derive(Clone)]
+pub struct Batcher {
+    shared: Arc<Shared>,
+    _task: Arc<Kept>,
+}
+
+/// What the handle and the flush task share.
+struct Shared {
+    held: Mutex<Held>,
+    /// Held during a flush: the one reserved stream of heartbeats.
+    flushing: tokio::sync::Mutex<()>,
+    upstream: Upstream,
+    node: String,
+    metrics: Arc<Metrics>,
+}
+
+struct Held {
+    buffer: Buffer,
+    /// Heartbeats the server took, ever.
+    sent: usize,
+}
+
+impl Batcher {
+    /// Starts the flush task. Must be called inside a tokio runtime.
+    pub fn start(
+        upstream: Upstream,
+        node_name: &str,
+        config: &config::Heartbeat,
+        metrics: Arc<Metrics>,
+    ) -> Batcher {
+        let shared = Arc::new(Shared {
+            held: Mutex::new(Held {
+                buffer: Buffer::new(config.max_sessions, config.max_bytes),
+                sent: 0,
+            }),
+            flushing: tokio::sync::Mutex::new(()),
+            upstream,
+            node: node_name.to_owned(),
+            metrics,
+        });
+        let (held, every) = (Arc::clone(&shared), config.batch_interval);
+        let task = keep_running("heartbeat flush", move || {
+            let held = Arc::clone(&held);
+            async move { flush::run(&held, every).await }
+        });
+        Batcher {
+            shared,
+            _task: Arc::new(task),
+        }
+    }
+
+    /// Buffers an admitted heartbeat (an encoded `HeartbeatRequest`) of `session_id`, as a copy.
+    /// Never blocks.
+    pub fn push(&self, session_id: &str, heartbeat: &[u8]) {
+        let shared = &self.shared;
+        let fit = chunk::fit(heartbeat);
+        for reason in fit.given_up {
+            shared.dropped(reason, 1);
+        }
+        let Some(heartbeat) = fit.heartbeat else {
+            return;
+        };
+        let (pushed, evicted) = shared.lock().buffer.push(session_id, heartbeat);
+        match pushed {
+            Pushed::Held => {}
+            Pushed::Coalesced => shared.metrics.heartbeat_coalesced_total.inc(),
+            Pushed::Refused => shared.dropped("buffer_full", 1),
+        }
+        if evicted > 0 {
+            shared.dropped("buffer_full", evicted);
+        }
+    }
+
+    /// One flush now, ended at `deadline` (STOP-5): how many heartbeats the server took, and how
+    /// many are still held.
+    pub async fn flush(&self, deadline: Instant) -> (usize, usize) {
+        let before = self.shared.lock().sent;
+        // An error is the deadline; what was not sent is still held.
+        let _ = timeout_at(deadline, flush::flush(&self.shared)).await;
+        let held = self.shared.lock();
+        (held.sent - before, held.buffer.len())
+    }
+}
+
+impl Shared {
+    fn dropped(&self, reason: &str, count: usize) {
+        let dropped = &self.metrics.heartbeat_buffer_dropped_total;
+        dropped.with_label_values(&[reason]).inc_by(count as u64);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,167 @@
+//! Notices that wait for the server, and those on their way (NOTIFY-*).
+//!
+//! Responsible for order, replacement, the cap, and for what a send's result means to its notice.
+//! A notice that enters leaves as delivered or under a named reason, never otherwise. Must never
+//! send, wait or count.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::notice::{Event, Notice, NoticeKey};
+
+/// What became of a notice that was offered.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// Held.
+    Held,
+    /// Held in the place of an older one of its key (NOTIFY-3).
+    Coalesced,
+    /// Held; the oldest held CONNECTED gave way and is lost (NOTIFY-13).
+    Evicted(Notice),
+    /// Not held, and lost: the store is full (NOTIFY-13).
+    Refused,
+}
+
+/// How a send ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// Recorded by the server.
+    Delivered,
+    /// It may be sent again.
+    Failed,
+    /// It is of no use to send it again.
+    Over,
+}
+
+/// What became of a notice that was in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Landed {
+    /// Gone.
+    Done,
+    /// Held again, at the head (NOTIFY-10).
+    Requeued,
+    /// Failed, and a newer one of its key is held (NOTIFY-6, NOTIFY-10).
+    Superseded,
+}
+
+/// The pure core. Positions grow at the tail and shrink at the head.
+#[derive(Default)]
+pub(crate) struct Store {
+    cap: usize,
+    held: BTreeMap<i64, Notice>,
+    positions: HashMap<NoticeKey, i64>,
+    /// Positions of held CONNECTED, oldest first, for eviction.
+    connected: BTreeSet<i64>,
+    in_flight: HashMap<NoticeKey, Event>,
+}
+
+impl Store {
+    /// An empty store of at most `cap` notices, those in flight included.
+    pub(crate) fn new(cap: usize) -> Self {
+        Self {
+            cap,
+            ..Self::default()
+        }
+    }
+
+    /// Notices held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Notices in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Takes a notice in, or refuses it.
+    pub(crate) fn offer(&mut self, notice: Notice) -> Offered {
+        let key = notice.key();
+        if let Some(position) = self.positions.get(&key).copied() {
+            self.put(position, notice);
+            return Offered::Coalesced;
+        }
+        // A newer notice of a key in flight is never refused (NOTIFY-12).
+        if self.in_flight.contains_key(&key) || self.held() + self.in_flight() < self.cap {
+            self.push_back(notice);
+            return Offered::Held;
+        }
+        match self.connected.first().copied() {
+            Some(oldest) if notice.event == Event::Disconnected => {
+                let evicted = self.remove(oldest);
+                self.push_back(notice);
+                evicted.map_or(Offered::Held, Offered::Evicted)
+            }
+            _ => Offered::Refused,
+        }
+    }
+
+    /// The first held notice whose key has no send out (NOTIFY-4); it is in flight from now on,
+    /// until [`Store::land`].
+    pub(crate) fn take(&mut self) -> Option<Notice> {
+        // Skips at most as many as are in flight.
+        let (position, _) = self
+            .held
+            .iter()
+            .find(|(_, notice)| !self.in_flight.contains_key(&notice.key()))?;
+        let notice = self.remove(*position)?;
+        self.in_flight.insert(notice.key(), notice.event);
+        Some(notice)
+    }
+
+    /// Ends the flight of a notice that was taken.
+    pub(crate) fn land(&mut self, notice: Notice, sent: Sent) -> Landed {
+        let key = notice.key();
+        self.in_flight.remove(&key);
+        if sent != Sent::Failed {
+            return Landed::Done;
+        }
+        if self.positions.contains_key(&key) {
+            return Landed::Superseded;
+        }
+        let head = self
+            .held
+            .first_key_value()
+            .map_or(0, |(position, _)| position - 1);
+        self.put(head, notice);
+        Landed::Requeued
+    }
+
+    /// Gives up everything: the events of what was held, oldest first, then of what was in
+    /// flight. A notice that lands later finds nothing of its own.
+    pub(crate) fn drain(&mut self) -> Vec<Event> {
+        self.positions.clear();
+        self.connected.clear();
+        let held = std::mem::take(&mut self.held)
+            .into_values()
+            .map(|notice| notice.event);
+        held.chain(std::mem::take(&mut self.in_flight).into_values())
+            .collect()
+    }
+
+    fn push_back(&mut self, notice: Notice) {
+        let tail = self
+            .held
+            .last_key_value()
+            .map_or(0, |(position, _)| position + 1);
+        self.put(tail, notice);
+    }
+
+    fn put(&mut self, position: i64, notice: Notice) {
+        match notice.event {
+            Event::Connected => self.connected.insert(position),
+            Event::Disconnected => self.connected.remove(&position),
+        };
+        self.positions.insert(notice.key(), position);
+        self.held.insert(position, notice);
+    }
+
+    fn remove(&mut self, position: i64) -> Option<Notice> {
+        let notice = self.held.remove(&position)?;
+        self.positions.remove(&notice.key());
+        self.connected.remove(&position);
+        Some(notice)
+    }
+}
+
+#[cfg(test)]
+mod tests;

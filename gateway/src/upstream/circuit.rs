@@ -1,0 +1,146 @@
+//! The breaker as tasks see it: published state, admissions that settle themselves, log lines.
+//!
+//! Responsible for the clock, for `upstream_circuit_transitions_total` and for the lines of
+//! BREAKER-11. Must never decide anything: [`super::breaker`] does.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::breaker::{Breaker, BreakerState, CircuitOpen, Kind, Ticket, Transition, Verdict};
+use super::rpc::Rpc;
+use crate::config;
+use crate::observe::metrics::Metrics;
+
+/// The breaker, shared.
+#[derive(Debug)]
+pub(crate) struct Circuit {
+    breaker: Mutex<Breaker>,
+    state: watch::Sender<BreakerState>,
+    metrics: Arc<Metrics>,
+}
+
+/// One admitted call. Dropped without a verdict it says nothing about the server.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    circuit: Arc<Circuit>,
+    ticket: Option<Ticket>,
+    probe: bool,
+}
+
+impl Circuit {
+    pub(crate) fn new(config: &config::Breaker, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            breaker: Mutex::new(Breaker::new(config)),
+            state: watch::Sender::new(BreakerState::Closed),
+            metrics,
+        })
+    }
+
+    /// The state last published (BREAKER-12).
+    pub(crate) fn state(&self) -> BreakerState {
+        *self.state.borrow()
+    }
+
+    /// Sees every transition.
+    pub(crate) fn watch(&self) -> watch::Receiver<BreakerState> {
+        self.state.subscribe()
+    }
+
+    /// Whether a call would be admitted now; asked before a caller queues.
+    pub(crate) fn admits(&self, kind: Kind) -> bool {
+        self.lock().admits(kind)
+    }
+
+    /// Admits one call.
+    pub(crate) fn admit(self: &Arc<Self>, rpc: Rpc, kind: Kind) -> Result<Admission, CircuitOpen> {
+        let ticket = self.lock().admit(rpc, kind)?;
+        Ok(Admission {
+            circuit: Arc::clone(self),
+            probe: ticket.is_probe(),
+            ticket: Some(ticket),
+        })
+    }
+
+    /// Ends open periods when their time is over; never returns.
+    pub(crate) async fn run(&self) {
+        let mut state = self.watch();
+        loop {
+            let now = *state.borrow_and_update();
+            if let BreakerState::Open { until } = now {
+                sleep_until(until).await;
+                let mut breaker = self.lock();
+                let transition = breaker.tick(Instant::now());
+                self.publish(&breaker, transition);
+            } else if state.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn settle(&self, ticket: Ticket, verdict: Verdict) {
+        let mut breaker = self.lock();
+        let transition = breaker.settle(ticket, verdict, Instant::now());
+        self.publish(&breaker, transition);
+    }
+
+    /// Called under the lock, so that states are published in their order.
+    fn publish(&self, breaker: &Breaker, transition: Option<Transition>) {
+        let Some(transition) = transition else { return };
+        let state = match transition {
+            Transition::Tripped { probe_in } => {
+                tracing::warn!(
+                    "Circuit breaker: OPEN (will probe in {}ms)",
+                    probe_in.as_millis()
+                );
+                "open"
+            }
+            Transition::HalfOpened => {
+                tracing::info!("Circuit breaker: open -> half_open (allowing probe RPC)");
+                "half_open"
+            }
+            Transition::Closed => {
+                tracing::info!("Circuit breaker: half_open -> closed (probe succeeded)");
+                "closed"
+            }
+            Transition::Reopened { .. } => {
+                tracing::warn!(
+                    "Circuit breaker: half_open -> open (probe failed, increasing backoff)"
+                );
+                "open"
+            }
+        };
+        self.metrics
+            .upstream_circuit_transitions_total
+            .with_label_values(&[state])
+            .inc();
+        self.state.send_replace(breaker.state());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Admission {
+    /// Whether this call is the probe of a half-open period.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.probe
+    }
+
+    /// Tells how the call ended.
+    pub(crate) fn settle(mut self, verdict: Verdict) {
+        if let Some(ticket) = self.ticket.take() {
+            self.circuit.settle(ticket, verdict);
+        }
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.circuit.settle(ticket, Verdict::Neutral);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The way to the server.
+//!
+//! Responsible for the connection, for who may call when (permits, breaker, streams), and for
+//! ending every call in exactly one outcome class. Requests and answers are bytes that pass
+//! unchanged. Must never know what an agent or a session is.
+
+mod breaker;
+mod channel;
+mod circuit;
+mod client;
+mod dial;
+mod error;
+mod frame;
+mod guardian;
+pub(crate) mod keep;
+mod lane;
+mod ledger;
+mod redial;
+mod rpc;
+#[cfg(test)]
+pub(crate) mod tests;
+mod transport;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, sleep_until};
+
+pub use breaker::BreakerState;
+use breaker::Kind;
+pub(crate) use breaker::Verdict;
+use channel::{Channel, Settings};
+use circuit::{Admission, Circuit};
+use client::Client;
+pub use error::{CallError, ConnectError};
+use keep::Kept;
+use lane::Lane;
+pub use rpc::Rpc;
+
+use crate::config;
+use crate::observe::metrics::Metrics;
+
+/// Notices in flight at most (NOTIFY-2).
+pub(crate) const NOTICES_IN_FLIGHT: usize = 10;
+
+/// Streams that need no permit: notices, Guardian frames, the heartbeat flush (PERMIT-2).
+const RESERVED_STREAMS: usize = NOTICES_IN_FLIGHT + guardian::IN_FLIGHT + 1;
+
+const TOO_MANY_FIRST: Duration = Duration::from_millis(10);
+const TOO_MANY_LAST: Duration = Duration::from_millis(100);
+
+/// A handle to the server; clones share one connection.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    inner: Arc<Inner>,
+    guardian: Arc<Semaphore>,
+    tasks: Arc<Mutex<Vec<Kept>>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    client: Client,
+    circuit: Arc<Circuit>,
+    register: Lane,
+    inventory: Lane,
+    rpc_timeout: Duration,
+    metrics: Arc<Metrics>,
+}
+
+/// The right to send one notice.
+#[derive(Debug)]
+pub(crate) struct NoticeAdmission(Admission);
+
+impl NoticeAdmission {
+    /// Whether the notice is the probe of a half-open breaker (NOTIFY-6).
+    pub(crate) fn is_probe(&self) -> bool {
+        self.0.is_probe()
+    }
+
+    /// Tells the breaker how the send ended; dropped instead, it says nothing.
+    pub(crate) fn settle(self, verdict: Verdict) {
+        self.0.settle(verdict);
+    }
+}
+
+impl Upstream {
+    /// Starts dialling. Without an endpoint (lab) every call fails with
+    /// [`CallError::NoUpstream`]. Must be called inside a tokio runtime.
+    pub fn start(config: &config::Upstream, metrics: Arc<Metrics>) -> Upstream {
+        let circuit = Circuit::new(&config.breaker, Arc::clone(&metrics));
+        let timer = Arc::clone(&circuit);
+        let mut tasks = vec![keep::keep_running("circuit breaker", move || {
+            let timer = Arc::clone(&timer);
+            async move { timer.run().await }
+        })];
+        let channel = config.endpoints.first().map(|endpoint| {
+            let settings = Settings {
+                endpoint: endpoint.clone(),
+                connect_timeout: config.connect_timeout,
+                nodelay: config.tcp_nodelay,
+                max_streams: config.register_concurrency
+                    + config.inventory_concurrency
+                    + RESERVED_STREAMS,
+            };
+            let (channel, keeper) = Channel::new(settings, Arc::clone(&metrics));
+            let keeper = Arc::new(keeper);
+            tasks.push(keep::keep_running("upstream connection", move || {
+                let keeper = Arc::clone(&keeper);
+                async move { keeper.run().await }
+            }));
+            channel
+        });
+        let (register, inventory) = (
+            Lane::new(
+                "register",
+                config.register_concurrency,
+                config.register_queue,
+                &metrics,
+            ),
+            Lane::new(
+                "inventory",
+                config.inventory_concurrency,
+                config.inventory_queue,
+                &metrics,
+            ),
+        );
+        let max_answer = config.max_receive_message_bytes;
+        let inner = Inner {
+            client: Client::new(channel, max_answer, Arc::clone(&metrics)),
+            circuit,
+            register,
+            inventory,
+            rpc_timeout: config.rpc_timeout,
+            metrics,
+        };
+        Upstream {
+            inner: Arc::new(inner),
+            guardian: Arc::new(Semaphore::new(guardian::IN_FLIGHT)),
+            tasks: Arc::new(Mutex::new(tasks)),
+        }
+    }
+
+    /// `ProxyRegister` with an encoded `RegisterRequest`; the encoded `RegisterResponse`.
+    /// `session` is presented in the metadata by replays and recoveries only. Nothing is sent
+    /// after `deadline`, which is the agent's own less the margin (PERMIT-4).
+    ///
+    /// # Errors
+    /// The outcome class of the failure; REG-12 tells the two answers apart by
+    /// [`CallError::gateway_made`].
+    pub async fn register(
+        &self,
+        request: Bytes,
+        session: Option<&str>,
+        deadline: Instant,
+    ) -> Result<Bytes, CallError> {
+        let inner = &self.inner;
+        inner
+            .permitted(Rpc::Register, &inner.register, request, session, deadline)
+            .await
+    }
+
+    /// `ProxyInventory` with an encoded `InventoryReport`; the encoded `InventoryAck`.
+    ///
+    /// # Errors
+    /// As [`Upstream::register`].
+    pub async fn inventory(&self, report: Bytes, deadline: Instant) -> Result<Bytes, CallError> {
+        let inner = &self.inner;
+        inner
+            .permitted(Rpc::Inventory, &inner.inventory, report, None, deadline)
+            .await
+    }
+
+    /// `BatchHeartbeat`: no permit, and the breaker neither asked nor fed (HB-11).
+    ///
+    /// # Errors
+    /// The outcome class of the failure.
+    pub async fn batch_heartbeat(&self, batch: Bytes) -> Result<Bytes, CallError> {
+        let until = Instant::now() + self.inner.rpc_timeout;
+        self.inner
+            .client
+            .call(Rpc::BatchHeartbeat, batch, None, until)
+            .await
+    }
+
+    /// `NotifyStreamStatus` with an encoded `StreamStatusNotification`; the encoded
+    /// `StreamStatusAck`. Neither asks nor feeds the breaker: see [`Upstream::admit_notice`].
+    ///
+    /// # Errors
+    /// The outcome class of the failure.
+    pub(crate) async fn notify(&self, notice: Bytes) -> Result<Bytes, CallError> {
+        let until = Instant::now() + self.inner.rpc_timeout;
+        self.inner
+            .client
+            .call(Rpc::Notify, notice, None, until)
+            .await
+    }
+
+    /// The breaker's leave to send one notice; half open, one at a time (NOTIFY-6). Never without
+    /// an endpoint: the notices of such a node stay held.
+    pub(crate) fn admit_notice(&self) -> Option<NoticeAdmission> {
+        if !self.inner.client.has_endpoint() {
+            return None;
+        }
+        self.inner
+            .circuit
+            .admit(Rpc::Notify, Kind::Notice)
+            .ok()
+            .map(NoticeAdmission)
+    }
+
+    /// Sees every transition of the breaker.
+    pub(crate) fn watch_breaker(&self) -> watch::Receiver<BreakerState> {
+        self.inner.circuit.watch()
+    }
+
+    /// Forwards a Guardian frame (an encoded `CommandResponse`) as the agent's, or drops and
+    /// counts it. Never blocks (GUARD-4 to GUARD-6).
+    pub fn forward_guardian(&self, agent_id: &str, frame: &[u8]) {
+        guardian::forward(&self.inner, &self.guardian, agent_id, frame);
+    }
+
+    /// Counts a request that could not be encoded and so was never a call (REG-11).
+    pub fn record_encode_failure(&self, rpc: Rpc) {
+        self.inner.client.failed(rpc, &CallError::Encode);
+    }
+
+    /// The breaker's state, as last published (BREAKER-12).
+    pub fn breaker_state(&self) -> BreakerState {
+        self.inner.circuit.state()
+    }
+
+    /// Whether the tasks behind this handle live. Says nothing about the server (UPCH-8).
+    pub fn is_running(&self) -> bool {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        !tasks.is_empty() && tasks.iter().all(|task| !task.is_finished())
+    }
+
+    /// Planned stop: no register or inventory call is admitted from now on, those that wait for
+    /// a permit included (PERMIT-13).
+    pub fn stop_accepting(&self) {
+        self.inner.register.stop();
+        self.inner.inventory.stop();
+    }
+
+    /// Ends the connection and the tasks; later calls fail with [`CallError::NoUpstream`].
+    pub async fn close(self) {
+        let tasks = {
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *tasks)
+        };
+        for task in tasks {
+            task.end().await;
+        }
+    }
+}
+
+impl Inner {
+    /// A call under a permit and the breaker's eyes. A connection without a free stream is asked
+    /// again after a pause, until the deadline (PERMIT-11).
+    async fn permitted(
+        &self,
+        rpc: Rpc,
+        lane: &Lane,
+        request: Bytes,
+        session: Option<&str>,
+        deadline: Instant,
+    ) -> Result<Bytes, CallError> {
+        if !self.client.has_endpoint() {
+            return Err(CallError::NoUpstream);
+        }
+        if request.len() > client::MAX_REQUEST {
+            self.client.failed(rpc, &CallError::Encode);
+            return Err(CallError::Encode);
+        }
+        let mut pause = TOO_MANY_FIRST;
+        loop {
+            // Asked before queueing too: an open breaker refuses at once (BREAKER-7).
+            if !self.circuit.admits(Kind::Call) {
+                return Err(CallError::CircuitOpen);
+            }
+            let permit = lane.acquire(deadline).await?;
+            let admission = self
+                .circuit
+                .admit(rpc, Kind::Call)
+                .map_err(|_open| CallError::CircuitOpen)?;
+            let until = deadline.min(Instant::now() + self.rpc_timeout);
+            let result = self.client.call(rpc, request.clone(), session, until).await;
+            admission.settle(verdict(&result));
+            drop(permit);
+            if result != Err(CallError::TooManyStreams) {
+                return result;
+            }
+            sleep_until(deadline.min(Instant::now() + pause)).await;
+            if Instant::now() >= deadline {
+                return Err(lane.out_of_time());
+            }
+            pause = (pause * 2).min(TOO_MANY_LAST);
+        }
+    }
+}
+
+fn verdict(result: &Result<Bytes, CallError>) -> Verdict {
+    match result {
+        Ok(_) => Verdict::Success,
+        Err(error) => error.verdict(),
+    }
+}
