@@ -36,10 +36,15 @@ impl AgentService {
         self.batcher.push(session_id, &message);
         let answer = HeartbeatResponse {
             acknowledged: true,
-            server_time: Some(Timestamp { millis_epoch: unix_ms() }),
+            server_time: Some(Timestamp {
+                millis_epoch: unix_ms(),
+            }),
             pending_commands: Vec::new(),
         };
-        Ok(grpc::answer(Bytes::from(answer.encode_to_vec()), connection))
+        Ok(grpc::answer(
+            Bytes::from(answer.encode_to_vec()),
+            connection,
+        ))
     }
 
     /// Counts a refusal (ADMIT-3) and summarizes it (ADMIT-5).
@@ -47,10 +52,16 @@ impl AgentService {
         let metrics = &self.owners.metrics;
         match refusal {
             Refusal::ConnectionMismatch => {
-                metrics.heartbeat_session_mismatch_total.with_label_values(&["security"]).inc();
+                metrics
+                    .heartbeat_session_mismatch_total
+                    .with_label_values(&["security"])
+                    .inc();
             }
             Refusal::UnknownSession => {
-                metrics.heartbeat_rejected_total.with_label_values(&[refusal.label()]).inc();
+                metrics
+                    .heartbeat_rejected_total
+                    .with_label_values(&[refusal.label()])
+                    .inc();
             }
         }
         if let Some(summary) = self.refusals.count(refusal, Instant::now()) {
@@ -75,7 +86,10 @@ struct Tally {
 
 impl Refusals {
     pub(super) fn new(interval: Duration) -> Self {
-        Self { interval, state: Mutex::default() }
+        Self {
+            interval,
+            state: Mutex::default(),
+        }
     }
 
     /// Counts one refusal; the text of the summary when one is due.
@@ -85,7 +99,10 @@ impl Refusals {
             Refusal::UnknownSession => tally.unknown_session += 1,
             Refusal::ConnectionMismatch => tally.connection_mismatch += 1,
         }
-        if tally.summed_up.is_some_and(|at| now.duration_since(at) < self.interval) {
+        if tally
+            .summed_up
+            .is_some_and(|at| now.duration_since(at) < self.interval)
+        {
             return None;
         }
         let counted = [
@@ -93,9 +110,13 @@ impl Refusals {
             (Refusal::ConnectionMismatch, tally.connection_mismatch),
         ];
         let counted = counted.iter().filter(|(_, count)| *count > 0);
-        let parts: Vec<_> =
-            counted.map(|(reason, count)| format!("{}={count}", reason.label())).collect();
-        *tally = Tally { summed_up: Some(now), ..Tally::default() };
+        let parts: Vec<_> = counted
+            .map(|(reason, count)| format!("{}={count}", reason.label()))
+            .collect();
+        *tally = Tally {
+            summed_up: Some(now),
+            ..Tally::default()
+        };
         Some(parts.join(", "))
     }
 }
@@ -115,6 +136,9 @@ mod tests {
         assert_eq!(refusals.count(Refusal::UnknownSession, at(9)), None);
         assert_eq!(refusals.count(Refusal::ConnectionMismatch, at(9)), None);
         let second = refusals.count(Refusal::UnknownSession, at(10));
-        assert_eq!(second.as_deref(), Some("unknown_session=3, connection_mismatch=1"));
+        assert_eq!(
+            second.as_deref(),
+            Some("unknown_session=3, connection_mismatch=1")
+        );
     }
 }

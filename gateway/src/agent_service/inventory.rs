@@ -30,7 +30,11 @@ impl AgentService {
         let session_id = std::str::from_utf8(peek.session_id).unwrap_or_default();
         if let Err(refusal) = self.registry.admit(session_id, connection.key()) {
             let reason = refusal.label();
-            self.owners.metrics.inventory_rejected_total.with_label_values(&[reason]).inc();
+            self.owners
+                .metrics
+                .inventory_rejected_total
+                .with_label_values(&[reason])
+                .inc();
             limited!(
                 warn,
                 limit::INVENTORY_REFUSED,

@@ -39,18 +39,28 @@ impl AgentService {
         let peer = connection.peer_ip();
         let observed = replace_bytes_field(&message, OBSERVED_PEER, peer.to_string().as_bytes())
             .map_err(grpc::malformed)?;
-        let slot = self.registry.reserve(connection.key(), &agent_id).map_err(|_| {
-            self.owners.metrics.session_limit_rejected_total.inc();
+        let slot = self
+            .registry
+            .reserve(connection.key(), &agent_id)
+            .map_err(|_| {
+                self.owners.metrics.session_limit_rejected_total.inc();
+                limited!(
+                    warn,
+                    limit::SESSION_CAP_REACHED,
+                    "Register refused: the connection has reached its session cap"
+                );
+                Status::unavailable("too many sessions on this connection")
+            })?;
+        let answer = self
+            .upstream
+            .register(observed.clone(), None, deadline)
+            .await;
+        let answer = answer.map_err(|error| {
             limited!(
                 warn,
-                limit::SESSION_CAP_REACHED,
-                "Register refused: the connection has reached its session cap"
+                limit::UPSTREAM_REGISTER_FAILED,
+                "Upstream Register failed: {error}"
             );
-            Status::unavailable("too many sessions on this connection")
-        })?;
-        let answer = self.upstream.register(observed.clone(), None, deadline).await;
-        let answer = answer.map_err(|error| {
-            limited!(warn, limit::UPSTREAM_REGISTER_FAILED, "Upstream Register failed: {error}");
             Self::failed(&error)
         })?;
         let verdict = RegisterAnswerPeek::peek(&answer).map_err(grpc::malformed)?;
@@ -60,14 +70,19 @@ impl AgentService {
             let registration = Registration {
                 agent_id,
                 hostname: text(peek.hostname),
-                plugins: peek.plugins.iter().map(|name| Box::from(&*text(name))).collect(),
+                plugins: peek
+                    .plugins
+                    .iter()
+                    .map(|name| Box::from(&*text(name)))
+                    .collect(),
                 request: observed,
                 peer: Some(peer),
             };
-            slot.commit(&Arc::from(session_id), registration).map_err(|_| {
-                tracing::info!("Register superseded by a newer registration");
-                Status::unavailable("Registration superseded by a newer registration")
-            })?;
+            slot.commit(&Arc::from(session_id), registration)
+                .map_err(|_| {
+                    tracing::info!("Register superseded by a newer registration");
+                    Status::unavailable("Registration superseded by a newer registration")
+                })?;
         }
         Ok(grpc::answer(answer, connection))
     }
@@ -84,7 +99,9 @@ impl AgentService {
             "Register refused: the agent id is empty or longer than 256 bytes (size {} bytes)",
             agent_id.len()
         );
-        Err(Status::invalid_argument("agent_id length exceeds 256 bytes or is empty"))
+        Err(Status::invalid_argument(
+            "agent_id length exceeds 256 bytes or is empty",
+        ))
     }
 
     /// Text that is not UTF-8 would be refused by every encoder (REG-11).

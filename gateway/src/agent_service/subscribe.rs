@@ -75,7 +75,10 @@ mod tests {
 
     #[test]
     fn a_stream_home_is_32_lowercase_hex_digits_and_never_the_same() {
-        let (a, b) = (mint_stream_home_id().unwrap(), mint_stream_home_id().unwrap());
+        let (a, b) = (
+            mint_stream_home_id().unwrap(),
+            mint_stream_home_id().unwrap(),
+        );
         assert_eq!(a.len(), 32);
         assert!(a.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')));
         assert_ne!(a, b);

@@ -119,11 +119,6 @@ impl Fanout {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The targets, by index.
-    pub(crate) fn targets(&self) -> &[Arc<str>] {
-        &self.targets
-    }
-
     pub(crate) fn metrics(&self) -> &CommandMetrics {
         &self.metrics
     }
@@ -215,7 +210,9 @@ impl Fanout {
     async fn wait_for_room(&self, target: u32, reply: &Reply) {
         let waiting_since = Instant::now();
         loop {
-            let until = self.patience_ends().max(waiting_since + self.limits.slow_timeout);
+            let until = self
+                .patience_ends()
+                .max(waiting_since + self.limits.slow_timeout);
             match timeout_at(until, self.room.acquire_many(self.weight(reply))).await {
                 Ok(Ok(room)) => {
                     room.forget();
@@ -282,7 +279,8 @@ impl Fanout {
         while let Some(item) = state.queue.pop_front() {
             let (next, taken) = self.encode(&item);
             if together.len() + next.len() > COALESCE {
-                break state.queue.push_front(item);
+                state.queue.push_front(item);
+                break;
             }
             room += taken;
             together.extend_from_slice(&next);
@@ -351,7 +349,11 @@ struct Parked<'a> {
 impl<'a> Parked<'a> {
     fn new(counter: &'a AtomicUsize, bytes: usize) -> Self {
         let total = counter.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        Self { counter, bytes, total }
+        Self {
+            counter,
+            bytes,
+            total,
+        }
     }
 }
 
@@ -376,7 +378,11 @@ pub(crate) struct FanoutBody {
 impl FanoutBody {
     /// Ends at `timeout` from now, whatever is left (CMD-9).
     pub(crate) fn new(fanout: Arc<Fanout>, timeout: Duration) -> Self {
-        Self { fanout, timeout: Box::pin(sleep(timeout)), done: false }
+        Self {
+            fanout,
+            timeout: Box::pin(sleep(timeout)),
+            done: false,
+        }
     }
 }
 

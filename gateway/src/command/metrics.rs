@@ -35,7 +35,11 @@ impl MetricsOfCommands {
         let plugin = self.metrics.plugins.label(plugin);
         let family = &self.metrics.command_duration_ms;
         let success = family.with_label_values(&[&*plugin, "SUCCESS"]);
-        CommandMetrics { metrics: Arc::clone(&self.metrics), plugin, success }
+        CommandMetrics {
+            metrics: Arc::clone(&self.metrics),
+            plugin,
+            success,
+        }
     }
 
     pub(crate) fn all(&self) -> &Metrics {
@@ -46,7 +50,9 @@ impl MetricsOfCommands {
 impl CommandMetrics {
     /// Commands written to agents, of this plugin.
     pub(crate) fn dispatched(&self) -> IntCounter {
-        self.metrics.commands_dispatched_total.with_label_values(&[&*self.plugin])
+        self.metrics
+            .commands_dispatched_total
+            .with_label_values(&[&*self.plugin])
     }
 
     /// A terminal frame came after `took` (CMD-18).
@@ -60,7 +66,9 @@ impl CommandMetrics {
             _ => "other",
         };
         let family = &self.metrics.command_duration_ms;
-        family.with_label_values(&[&*self.plugin, status]).observe(ms);
+        family
+            .with_label_values(&[&*self.plugin, status])
+            .observe(ms);
     }
 
     /// Targets without a terminal frame at the timeout (CMD-9).

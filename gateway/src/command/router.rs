@@ -19,9 +19,7 @@ use super::metrics::MetricsOfCommands;
 use crate::config;
 use crate::edge::connection::WatchedAnswer;
 use crate::observe::metrics::Metrics;
-use crate::session::{
-    MailboxLimits, NotDispatched, Registry, ReplySink, Session, Waiter,
-};
+use crate::session::{MailboxLimits, NotDispatched, Registry, ReplySink, Session, Waiter};
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Targets dispatched before other tasks get a turn.
@@ -123,7 +121,10 @@ impl Router {
     fn resolve(&self, agent_ids: &[&str]) -> (Vec<Arc<str>>, Vec<Option<Arc<Session>>>) {
         if agent_ids.is_empty() {
             let sessions = self.registry.all();
-            let targets = sessions.iter().map(|session| Arc::clone(session.agent_id())).collect();
+            let targets = sessions
+                .iter()
+                .map(|session| Arc::clone(session.agent_id()))
+                .collect();
             return (targets, sessions.into_iter().map(Some).collect());
         }
         let mut seen = HashSet::with_capacity(agent_ids.len());
@@ -172,7 +173,10 @@ impl Router {
     }
 
     fn mailbox(&self) -> MailboxLimits {
-        MailboxLimits { commands: self.config.mailbox, bytes: self.config.mailbox_bytes }
+        MailboxLimits {
+            commands: self.config.mailbox,
+            bytes: self.config.mailbox_bytes,
+        }
     }
 
     fn backpressure(&self, queued: usize) {
@@ -185,7 +189,9 @@ impl Router {
         let metrics = self.metrics.all();
         metrics.fanout_target_count.observe(targets as f64);
         metrics.fanout_dispatched_count.observe(dispatched as f64);
-        metrics.fanout_skipped_count.observe((targets - dispatched) as f64);
+        metrics
+            .fanout_skipped_count
+            .observe((targets - dispatched) as f64);
         metrics.fanout_remote_dispatched_count.observe(0.0);
     }
 

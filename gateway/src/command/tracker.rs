@@ -12,7 +12,10 @@ pub(crate) struct Tracker {
 impl Tracker {
     /// `targets` targets, none of them waited for yet.
     pub(crate) fn new(targets: usize) -> Self {
-        Self { open: vec![0; targets.div_ceil(64)], left: 0 }
+        Self {
+            open: vec![0; targets.div_ceil(64)],
+            left: 0,
+        }
     }
 
     /// The target is waited for.
@@ -27,12 +30,15 @@ impl Tracker {
 
     /// Whether the target is waited for.
     pub(crate) fn is_open(&mut self, target: u32) -> bool {
-        self.place(target).is_some_and(|(word, bit)| *word & bit != 0)
+        self.place(target)
+            .is_some_and(|(word, bit)| *word & bit != 0)
     }
 
     /// The target is terminal (CMD-7). False: it was already, or was never waited for.
     pub(crate) fn complete(&mut self, target: u32) -> bool {
-        let Some((word, bit)) = self.place(target) else { return false };
+        let Some((word, bit)) = self.place(target) else {
+            return false;
+        };
         if *word & bit == 0 {
             return false;
         }

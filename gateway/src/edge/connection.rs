@@ -19,7 +19,7 @@ use crate::observe::metrics::Metrics;
 
 /// Identifies a connection of this process. Never used again for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionKey(u64);
+pub(crate) struct ConnectionKey(u64);
 
 impl ConnectionKey {
     /// A key that no connection had before.

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-pub use connection::ConnectionKey;
+pub(crate) use connection::ConnectionKey;
 
 /// A response as every service answers it.
 pub(crate) type Response = http::Response<tonic::body::Body>;

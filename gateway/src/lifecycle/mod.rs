@@ -48,19 +48,27 @@ struct Tasks {
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway").field("node", &self.config.node.name).finish_non_exhaustive()
+        f.debug_struct("Gateway")
+            .field("node", &self.config.node.name)
+            .finish_non_exhaustive()
     }
 }
 
 impl Gateway {
     /// Where the listener `name` accepts.
     pub fn listener_address(&self, name: &str) -> Option<SocketAddr> {
-        let found = self.listeners.iter().find(|(config, _)| config.name == name);
+        let found = self
+            .listeners
+            .iter()
+            .find(|(config, _)| config.name == name);
         found.map(|(_, listener)| listener.address())
     }
 
     fn serving(&self, service: config::Service) -> Option<SocketAddr> {
-        let found = self.listeners.iter().find(|(config, _)| config.serves(service));
+        let found = self
+            .listeners
+            .iter()
+            .find(|(config, _)| config.serves(service));
         found.map(|(_, listener)| listener.address())
     }
 

@@ -38,14 +38,20 @@ impl Handler for Services {
             && let Some(service) = self.agent.clone()
         {
             return Box::pin(async move {
-                service.call(request, &connection).await.unwrap_or_else(unserved)
+                service
+                    .call(request, &connection)
+                    .await
+                    .unwrap_or_else(unserved)
             });
         }
         if path.starts_with("/yuzu.server.v1.ManagementService/")
             && let Some(service) = self.management.clone()
         {
             return Box::pin(async move {
-                service.call(request, &connection).await.unwrap_or_else(unserved)
+                service
+                    .call(request, &connection)
+                    .await
+                    .unwrap_or_else(unserved)
             });
         }
         Box::pin(std::future::ready(unserved()))
@@ -57,7 +63,9 @@ impl Handler for Services {
 }
 
 fn unserved() -> Response {
-    grpc::refuse(Status::unimplemented("this listener does not serve that method"))
+    grpc::refuse(Status::unimplemented(
+        "this listener does not serve that method",
+    ))
 }
 
 fn not_grpc() -> Response {

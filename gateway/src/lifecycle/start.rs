@@ -121,7 +121,11 @@ fn bind_listeners(
         warn!(%error, "the limit on open files could not be raised");
         descriptors::current_limit()
     });
-    let wanted: Vec<_> = config.listeners.iter().map(|l| l.limits.max_connections).collect();
+    let wanted: Vec<_> = config
+        .listeners
+        .iter()
+        .map(|l| l.limits.max_connections)
+        .collect();
     let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
     let with_ceilings = config.listeners.iter().zip(ceilings);
     with_ceilings
@@ -136,7 +140,9 @@ fn bind_listeners(
                 );
                 listener.limits.max_connections = ceiling;
             }
-            let gauge = metrics.listener_connections.with_label_values(&[&*listener.name]);
+            let gauge = metrics
+                .listener_connections
+                .with_label_values(&[&*listener.name]);
             gauge.set(0);
             let bound = BoundListener::bind(&listener).map_err(|error| StartError::Bind {
                 what: format!("listener {}", listener.name),
@@ -149,8 +155,11 @@ fn bind_listeners(
 }
 
 fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
-    http::bind(address)
-        .map_err(|error| StartError::Bind { what: key.to_owned(), address, error })
+    http::bind(address).map_err(|error| StartError::Bind {
+        what: key.to_owned(),
+        address,
+        error,
+    })
 }
 
 fn serve(
@@ -177,7 +186,9 @@ fn serve(
         .map(|(listener, bound)| {
             let services = Services {
                 agent: listener.serves(Service::Agent).then(|| Arc::clone(&agent)),
-                management: listener.serves(Service::Management).then(|| Arc::clone(&management)),
+                management: listener
+                    .serves(Service::Management)
+                    .then(|| Arc::clone(&management)),
                 registry: Arc::clone(&owners.registry),
             };
             let running = bound.serve(Arc::new(services), Arc::clone(&owners.metrics))?;
@@ -197,11 +208,17 @@ fn start_tasks(config: &Config, registry: &Arc<Registry>, metrics: &Arc<Metrics>
         }
     });
     let (counted, gauges) = (Arc::clone(registry), Arc::clone(metrics));
-    let sampler =
-        process::spawn_sampler(Arc::clone(metrics), config.observe.gauge_interval, move || {
+    let sampler = process::spawn_sampler(
+        Arc::clone(metrics),
+        config.observe.gauge_interval,
+        move || {
             gauges.agents_current.set(counted.len() as i64);
-        });
-    Tasks { sweeper, _sampler: sampler }
+        },
+    );
+    Tasks {
+        sweeper,
+        _sampler: sampler,
+    }
 }
 
 /// The checks of READY-3 that this node can fail; none of them waits (READY-5).
@@ -216,13 +233,17 @@ fn readiness(
     let served = Arc::clone(listeners);
     let allow_none = config.lab.allow_no_listeners;
     let listening = move || {
-        let agents = served.iter().any(|(config, _)| config.serves(Service::Agent));
+        let agents = served
+            .iter()
+            .any(|(config, _)| config.serves(Service::Agent));
         served.iter().all(|(_, listener)| listener.is_running()) && (agents || allow_none)
     };
     let readiness = Readiness::builder()
         .check("registry", move || !sweeper.is_finished())
         .check("upstream", move || running.is_running())
-        .check("circuit_breaker", move || breaker.breaker_state() != BreakerState::Open)
+        .check("circuit_breaker", move || {
+            !matches!(breaker.breaker_state(), BreakerState::Open { .. })
+        })
         .check("listeners", listening)
         // Sessions, their index and the router are shared state of this process: they have no task
         // that could die alone.

@@ -39,8 +39,11 @@ impl Gateway {
         for (_, listener) in self.listeners.iter() {
             listener.stop_accepting();
         }
-        self.router.finished(started + COMMANDS.min(budget.mul_f64(0.3))).await;
-        self.end_sessions(Instant::now() + SESSIONS.min(budget.mul_f64(0.4))).await;
+        self.router
+            .finished(started + COMMANDS.min(budget.mul_f64(0.3)))
+            .await;
+        self.end_sessions(Instant::now() + SESSIONS.min(budget.mul_f64(0.4)))
+            .await;
         for (_, listener) in self.listeners.iter() {
             listener.drain();
         }
@@ -60,8 +63,10 @@ impl Gateway {
         }
         self.tasks.sweeper.abort();
         self.upstream.close().await;
-        let report =
-            StopReport { sent: sent + heartbeats.0, unsent: unsent + heartbeats.1 };
+        let report = StopReport {
+            sent: sent + heartbeats.0,
+            unsent: unsent + heartbeats.1,
+        };
         info!(sent = report.sent, unsent = report.unsent, took = ?started.elapsed(), "stopped");
         self.health.stop().await;
         self.scrape.stop().await;

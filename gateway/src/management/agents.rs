@@ -29,7 +29,13 @@ impl ManagementService {
         let agents: Vec<_> = sessions.iter().map(|session| summary(session)).collect();
         let last = agents.last().filter(|_| more);
         let next_cursor = last.map(|agent| agent.agent_id.clone()).unwrap_or_default();
-        Ok(answer(&ListAgentsResponse { agents, next_cursor }, connection))
+        Ok(answer(
+            &ListAgentsResponse {
+                agents,
+                next_cursor,
+            },
+            connection,
+        ))
     }
 
     pub(super) fn get_agent(
@@ -42,7 +48,10 @@ impl ManagementService {
         let session = session.ok_or_else(|| Status::not_found("no such agent is connected"))?;
         let plugins = session.registration.plugins.iter();
         let plugins = plugins
-            .map(|name| PluginInfo { name: name.to_string(), ..PluginInfo::default() })
+            .map(|name| PluginInfo {
+                name: name.to_string(),
+                ..PluginInfo::default()
+            })
             .collect();
         let summary = Some(summary(&session));
         Ok(answer(&GetAgentResponse { summary, plugins }, connection))
@@ -64,7 +73,9 @@ fn summary(session: &Session) -> AgentSummary {
         platform: None,
         agent_version: String::new(),
         online: true,
-        last_seen: Some(Timestamp { millis_epoch: session.connected_at_ms }),
+        last_seen: Some(Timestamp {
+            millis_epoch: session.connected_at_ms,
+        }),
     }
 }
 
@@ -74,7 +85,14 @@ mod tests {
 
     #[test]
     fn mgmt_1_a_limit_outside_1_to_1000_is_100() {
-        let sizes = [(-1, 100), (0, 100), (1, 1), (1000, 1000), (1001, 100), (i32::MIN, 100)];
+        let sizes = [
+            (-1, 100),
+            (0, 100),
+            (1, 1),
+            (1000, 1000),
+            (1001, 100),
+            (i32::MIN, 100),
+        ];
         for (limit, size) in sizes {
             assert_eq!(page_size(limit), size, "limit {limit}");
         }

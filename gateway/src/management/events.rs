@@ -32,12 +32,16 @@ impl ManagementService {
         let watcher = self.events.watch();
         let watched = WatchedAnswer::new(connection);
         let next = Box::pin(next_of(watcher, request.agent_ids.into_iter().collect()));
-        Ok(grpc::stream(WatchBody { next: Some(next), _watched: watched }))
+        Ok(grpc::stream(WatchBody {
+            next: Some(next),
+            _watched: watched,
+        }))
     }
 }
 
 type Wanted = HashSet<String>;
-type Next = Pin<Box<dyn Future<Output = (Result<Option<Event>, MissedEvents>, Watcher, Wanted)> + Send>>;
+type Next =
+    Pin<Box<dyn Future<Output = (Result<Option<Event>, MissedEvents>, Watcher, Wanted)> + Send>>;
 
 /// The next event that is wanted; `Ok(None)` after a quiet day.
 async fn next_of(
@@ -55,7 +59,9 @@ async fn next_of(
             }
         }
     };
-    let next = tokio::time::timeout(QUIET, matching).await.unwrap_or(Ok(None));
+    let next = tokio::time::timeout(QUIET, matching)
+        .await
+        .unwrap_or(Ok(None));
     (next, watcher, wanted)
 }
 
@@ -72,7 +78,9 @@ impl Body for WatchBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Some(next) = &mut self.next else { return Poll::Ready(None) };
+        let Some(next) = &mut self.next else {
+            return Poll::Ready(None);
+        };
         let (event, watcher, wanted) = ready!(next.as_mut().poll(cx));
         let frame = match event {
             Ok(Some(event)) => {
@@ -99,16 +107,18 @@ impl Body for WatchBody {
 
 fn encode(event: &Event) -> AgentEvent {
     let kind = match &event.change {
-        Change::Connected(session_id) => {
-            EventKind::Connected(AgentConnected { session_id: session_id.to_string() })
-        }
-        Change::Disconnected => {
-            EventKind::Disconnected(AgentDisconnected { reason: "normal".to_owned() })
-        }
+        Change::Connected(session_id) => EventKind::Connected(AgentConnected {
+            session_id: session_id.to_string(),
+        }),
+        Change::Disconnected => EventKind::Disconnected(AgentDisconnected {
+            reason: "normal".to_owned(),
+        }),
     };
     AgentEvent {
         agent_id: event.agent_id.to_string(),
-        occurred_at: Some(Timestamp { millis_epoch: event.at_ms }),
+        occurred_at: Some(Timestamp {
+            millis_epoch: event.at_ms,
+        }),
         event: Some(kind),
     }
 }

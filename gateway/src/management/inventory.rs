@@ -41,7 +41,9 @@ impl ManagementService {
         let response = QueryInventoryResponse {
             agent_id: request.agent_id,
             plugin_data,
-            collected_at: Some(Timestamp { millis_epoch: unix_ms() }),
+            collected_at: Some(Timestamp {
+                millis_epoch: unix_ms(),
+            }),
         };
         Ok(answer(&response, connection))
     }

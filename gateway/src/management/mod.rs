@@ -36,7 +36,12 @@ impl ManagementService {
         events: Arc<Events>,
         node: String,
     ) -> Self {
-        Self { registry, router, events, node }
+        Self {
+            registry,
+            router,
+            events,
+            node,
+        }
     }
 
     /// Answers a call of this service; `None` when the path is not served (LSN-9).

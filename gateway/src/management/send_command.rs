@@ -32,11 +32,18 @@ impl ManagementService {
             plugin: text(command.plugin)?.to_owned(),
             timeout_seconds: peek.timeout_seconds,
         };
-        let agent_ids = peek.agent_ids.iter().map(|id| text(id)).collect::<Result<Vec<_>, _>>()?;
+        let agent_ids = peek
+            .agent_ids
+            .iter()
+            .map(|id| text(id))
+            .collect::<Result<Vec<_>, _>>()?;
         let answer = WatchedAnswer::new(connection);
         let sent = self.router.send(&agent_ids, command, answer).await;
         let (body, ticket) = sent.map_err(|error| Status::unavailable(error.to_string()))?;
-        Ok(grpc::stream(Ticketed { body, _ticket: ticket }))
+        Ok(grpc::stream(Ticketed {
+            body,
+            _ticket: ticket,
+        }))
     }
 }
 

@@ -204,7 +204,6 @@ families! {
     beam_process_count: IntGauge = node_gauge();
     /// Busy share of the runtime's workers since the last sample, 0 to 1
     beam_scheduler_util: Gauge = node_ratio();
-<<<<<<< HEAD
 }
 
 /// `/metrics` in the text format of Prometheus, rendered on a thread that carries no agents.
@@ -227,6 +226,4 @@ impl Metrics {
             },
         }
     }
-=======
->>>>>>> upstream
 }

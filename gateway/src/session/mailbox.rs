@@ -120,7 +120,8 @@ impl Mailbox {
         match self.outstanding.get_mut(command_id) {
             Some(waiters) => waiters.add(waiter),
             None => {
-                self.outstanding.insert(command_id.clone(), Waiters::One(waiter));
+                self.outstanding
+                    .insert(command_id.clone(), Waiters::One(waiter));
             }
         }
         Ok(self.reader.take())
@@ -128,7 +129,11 @@ impl Mailbox {
 
     fn sweep(&mut self) {
         self.outstanding.retain(|_, waiters| waiters.sweep());
-        self.waiters = self.outstanding.values().map(|waiters| waiters.as_slice().len()).sum();
+        self.waiters = self
+            .outstanding
+            .values()
+            .map(|waiters| waiters.as_slice().len())
+            .sum();
         self.sweep_at = SWEEP_FLOOR.max(self.waiters * 2);
     }
 
@@ -157,7 +162,9 @@ impl Mailbox {
                 .get(command_id)
                 .map_or_else(Vec::new, |waiters| waiters.as_slice().to_vec());
         }
-        let Some(waiters) = self.outstanding.remove(command_id) else { return Vec::new() };
+        let Some(waiters) = self.outstanding.remove(command_id) else {
+            return Vec::new();
+        };
         if self.outstanding.is_empty() && self.outstanding.capacity() > SWEEP_FLOOR {
             self.outstanding = HashMap::new();
         }
@@ -176,7 +183,10 @@ impl Mailbox {
         self.waiters = 0;
         self.sweep_at = SWEEP_FLOOR;
         let outstanding = std::mem::take(&mut self.outstanding);
-        outstanding.into_values().flat_map(|waiters| waiters.as_slice().to_vec()).collect()
+        outstanding
+            .into_values()
+            .flat_map(|waiters| waiters.as_slice().to_vec())
+            .collect()
     }
 
     /// Ends the mailbox; the stream ends with `status`. The first status stays.
@@ -225,15 +235,23 @@ mod tests {
         }
     }
 
-    const LIMITS: MailboxLimits = MailboxLimits { commands: 3, bytes: 100 };
+    const LIMITS: MailboxLimits = MailboxLimits {
+        commands: 3,
+        bytes: 100,
+    };
 
     fn waiter(target: u32) -> Waiter {
-        Waiter { sink: Arc::new(Caller::default()), target }
+        Waiter {
+            sink: Arc::new(Caller::default()),
+            target,
+        }
     }
 
     fn send(mailbox: &mut Mailbox, id: &'static str, len: usize) -> Result<(), NotDispatched> {
         let frame = Bytes::from(vec![0; len]);
-        mailbox.dispatch(&Bytes::from_static(id.as_bytes()), frame, waiter(7), LIMITS).map(drop)
+        mailbox
+            .dispatch(&Bytes::from_static(id.as_bytes()), frame, waiter(7), LIMITS)
+            .map(drop)
     }
 
     fn next(mailbox: &mut Mailbox) -> Poll<Result<Bytes, Status>> {
@@ -287,7 +305,9 @@ mod tests {
         send(&mut mailbox, "b", 1).unwrap();
         assert_eq!(mailbox.end(Status::ok("")).0.len(), 2);
         assert_eq!(send(&mut mailbox, "c", 1), Err(NotDispatched::Ended));
-        let Poll::Ready(Err(status)) = next(&mut mailbox) else { panic!("the stream goes on") };
+        let Poll::Ready(Err(status)) = next(&mut mailbox) else {
+            panic!("the stream goes on")
+        };
         assert_eq!(status.code(), tonic::Code::Ok);
     }
 
@@ -297,8 +317,13 @@ mod tests {
         let sink = Arc::new(Caller::default());
         for n in 0..10_000_u32 {
             let id = Bytes::from(n.to_string());
-            let waiter = Waiter { sink: Arc::clone(&sink) as Arc<dyn ReplySink>, target: 0 };
-            mailbox.dispatch(&id, Bytes::from_static(b"x"), waiter, LIMITS).unwrap();
+            let waiter = Waiter {
+                sink: Arc::clone(&sink) as Arc<dyn ReplySink>,
+                target: 0,
+            };
+            mailbox
+                .dispatch(&id, Bytes::from_static(b"x"), waiter, LIMITS)
+                .unwrap();
             assert!(next(&mut mailbox).is_ready());
             sink.0.store(true, Ordering::Relaxed);
             assert!(mailbox.outstanding.len() <= SWEEP_FLOOR + 1);
@@ -310,7 +335,9 @@ mod tests {
         let mut mailbox = Mailbox::new();
         for n in 0..MAX_OUTSTANDING {
             let id = Bytes::from(n.to_string());
-            mailbox.dispatch(&id, Bytes::from_static(b"x"), waiter(0), LIMITS).unwrap();
+            mailbox
+                .dispatch(&id, Bytes::from_static(b"x"), waiter(0), LIMITS)
+                .unwrap();
             assert!(next(&mut mailbox).is_ready());
         }
         assert_eq!(send(&mut mailbox, "more", 1), Err(NotDispatched::Full(0)));

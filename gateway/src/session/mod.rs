@@ -24,4 +24,4 @@ pub(crate) use registry::Registry;
 pub(crate) use replies::{Reply, ReplySink, Waiter};
 pub(crate) use roster::Roster;
 pub(crate) use stream::SubscribeBody;
-pub(crate) use table::{CapReached, Registration, Superseded, TableLimits, TakeRefused};
+pub(crate) use table::{Registration, TableLimits, TakeRefused};

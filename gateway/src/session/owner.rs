@@ -66,7 +66,11 @@ pub(crate) struct Inbound {
 impl Inbound {
     pub(crate) fn new(body: Incoming, connection: &Arc<Connection>) -> Self {
         let deframer = Deframer::new(connection.limits().max_message_bytes);
-        Self { body, deframer, charge: Charge::new(connection) }
+        Self {
+            body,
+            deframer,
+            charge: Charge::new(connection),
+        }
     }
 
     /// The agent's next frame; `None` when it half-closed. Nothing is lost when the future is
@@ -118,10 +122,19 @@ pub(crate) fn start(session: Arc<Session>, inbound: Inbound, context: Arc<OwnerC
     info!(
         "Agent {} connected from {}",
         safe_text(&**session.agent_id()),
-        session.peer().map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
+        session
+            .peer()
+            .map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
     );
     announce(&session, &context, NoticeEvent::Connected);
-    tokio::spawn(pump(Farewell { session, context, said: false }, inbound));
+    tokio::spawn(pump(
+        Farewell {
+            session,
+            context,
+            said: false,
+        },
+        inbound,
+    ));
 }
 
 fn announce(session: &Session, context: &OwnerContext, event: NoticeEvent) {
@@ -136,9 +149,13 @@ fn announce(session: &Session, context: &OwnerContext, event: NoticeEvent) {
 
 async fn pump(mut farewell: Farewell, mut inbound: Inbound) {
     let mut restarts = Restarts::default();
-    let Farewell { session, context, .. } = &farewell;
+    let Farewell {
+        session, context, ..
+    } = &farewell;
     let status = loop {
-        let life = AssertUnwindSafe(own(session, context, &mut inbound)).catch_unwind().await;
+        let life = AssertUnwindSafe(own(session, context, &mut inbound))
+            .catch_unwind()
+            .await;
         match life {
             Ok(Ended::Well) => break Status::ok(""),
             Ok(Ended::With(status)) => break status,
@@ -152,7 +169,10 @@ async fn pump(mut farewell: Farewell, mut inbound: Inbound) {
     farewell.say(status);
     // The receiving half is held until the end is delivered: dropped before, the agent would see
     // a reset in place of the status.
-    if tokio::time::timeout(FAREWELL_TIME, farewell.session.stream_gone()).await.is_err() {
+    if tokio::time::timeout(FAREWELL_TIME, farewell.session.stream_gone())
+        .await
+        .is_err()
+    {
         debug!("the agent did not take the end of its stream in time");
     }
 }
@@ -226,7 +246,9 @@ async fn deliver(session: &Session, context: &OwnerContext, frame: Bytes) -> Res
     let peek = CommandResponsePeek::peek(&frame)
         .map_err(|error| Status::internal(format!("malformed CommandResponse: {error}")))?;
     if peek.command_id.is_empty() && peek.plugin == GUARDIAN_PLUGIN.as_bytes() {
-        context.upstream.forward_guardian(session.agent_id(), &frame);
+        context
+            .upstream
+            .forward_guardian(session.agent_id(), &frame);
         return Ok(());
     }
     let terminal = (peek.status != 0).then_some(peek.status);
@@ -235,7 +257,10 @@ async fn deliver(session: &Session, context: &OwnerContext, frame: Bytes) -> Res
         debug!("frame of a command nobody waits for dropped");
         return Ok(());
     }
-    let reply = Reply { frame: as_answer(session.agent_id(), &frame), terminal };
+    let reply = Reply {
+        frame: as_answer(session.agent_id(), &frame),
+        terminal,
+    };
     for Waiter { sink, target } in waiters {
         if !sink.try_reply(target, &reply) {
             sink.reply_when_room(target, &reply).await;
@@ -266,19 +291,28 @@ impl Farewell {
         if std::mem::replace(&mut self.said, true) {
             return;
         }
-        let Self { session, context, .. } = self;
+        let Self {
+            session, context, ..
+        } = self;
         context.registry.end(session);
         session.end_stream(status);
         let lasted = session.connected.elapsed().as_millis() as u64;
         context.metrics.agents_disconnected_total.inc();
-        context.metrics.agent_session_duration_ms.observe(lasted as f64);
+        context
+            .metrics
+            .agent_session_duration_ms
+            .observe(lasted as f64);
         announce(session, context, NoticeEvent::Disconnected);
         context.events.publish(Event {
             agent_id: Arc::clone(session.agent_id()),
             at_ms: unix_ms(),
             change: Change::Disconnected,
         });
-        info!("Agent {} disconnected after {lasted} ms", safe_text(&**session.agent_id()));
+        info!(
+            "Agent {} disconnected after {lasted} ms",
+            safe_text(&**session.agent_id())
+        );
+        context.roster.remove(session);
     }
 }
 
@@ -292,7 +326,9 @@ impl Drop for Farewell {
 pub(crate) fn unix_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        .map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
 }
 
 #[cfg(test)]
@@ -334,7 +370,10 @@ mod tests {
         assert!(!restarts.admit(start + Duration::from_secs(59)));
         let mut restarts = Restarts::default();
         for second in [0, 30, 50, 60, 90] {
-            assert!(restarts.admit(start + Duration::from_secs(second)), "restart at {second} s");
+            assert!(
+                restarts.admit(start + Duration::from_secs(second)),
+                "restart at {second} s"
+            );
         }
     }
 }

@@ -31,7 +31,10 @@ struct Sharded {
 impl Sharded {
     fn new() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        Self { hasher: RandomState::new(), shards }
+        Self {
+            hasher: RandomState::new(),
+            shards,
+        }
     }
 
     fn shard(&self, key: &str) -> &RwLock<HashMap<Arc<str>, Arc<Session>>> {
@@ -39,16 +42,26 @@ impl Sharded {
     }
 
     fn get(&self, key: &str) -> Option<Arc<Session>> {
-        self.shard(key).read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.shard(key)
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(key)
+            .cloned()
     }
 
     fn insert(&self, key: &Arc<str>, session: &Arc<Session>) {
-        let mut shard = self.shard(key).write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self
+            .shard(key)
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         shard.insert(Arc::clone(key), Arc::clone(session));
     }
 
     fn remove(&self, key: &str) {
-        let mut shard = self.shard(key).write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self
+            .shard(key)
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         shard.remove(key);
         if shard.len() < shard.capacity() / 4 {
             shard.shrink_to_fit();
@@ -96,7 +109,9 @@ impl Slot<'_> {
             None => Err(Superseded),
             Some(reservation) => {
                 let now = Instant::now();
-                self.registry.table().commit(reservation, session_id, registration, now)
+                self.registry
+                    .table()
+                    .commit(reservation, session_id, registration, now)
             }
         }
     }
@@ -131,7 +146,10 @@ impl Registry {
         agent_id: &Arc<str>,
     ) -> Result<Slot<'_>, CapReached> {
         let reservation = self.table().reserve(connection, agent_id, Instant::now())?;
-        Ok(Slot { registry: self, reservation: Some(reservation) })
+        Ok(Slot {
+            registry: self,
+            reservation: Some(reservation),
+        })
     }
 
     /// Takes the pending row of `session_id` (SUB-3).
@@ -179,15 +197,13 @@ impl Registry {
 
     /// Whether a heartbeat or an inventory report of `session_id` is admitted on `connection`
     /// (ADMIT-1).
-    pub(crate) fn admit(
-        &self,
-        session_id: &str,
-        connection: ConnectionKey,
-    ) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, session_id: &str, connection: ConnectionKey) -> Result<(), Refusal> {
         match self.by_session.get(session_id) {
             Some(session) if session.connection == connection => Ok(()),
             Some(_) => Err(Refusal::ConnectionMismatch),
-            None => self.table().admit_pending(session_id, connection, Instant::now()),
+            None => self
+                .table()
+                .admit_pending(session_id, connection, Instant::now()),
         }
     }
 

@@ -24,7 +24,8 @@ impl Roster {
     }
 
     pub(super) fn add(&self, session: &Arc<Session>) {
-        self.sessions().insert(Arc::clone(&session.stream_home_id), Arc::clone(session));
+        self.sessions()
+            .insert(Arc::clone(&session.stream_home_id), Arc::clone(session));
     }
 
     pub(super) fn remove(&self, session: &Session) {

@@ -24,7 +24,11 @@ pub(crate) struct SubscribeBody {
 
 impl SubscribeBody {
     pub(crate) fn new(session: Arc<Session>, write_errors: IntCounter) -> Self {
-        Self { session, write_errors, done: false }
+        Self {
+            session,
+            write_errors,
+            done: false,
+        }
     }
 }
 

@@ -158,10 +158,19 @@ impl<L: Clone> Table<L> {
         let stamp = Reservation(self.next_stamp);
         self.next_stamp += 1;
         let expires = now + LIFETIME;
-        let row = Reserved { agent_id: Arc::clone(agent_id), connection, expires };
+        let row = Reserved {
+            agent_id: Arc::clone(agent_id),
+            connection,
+            expires,
+        };
         self.reserved.insert(stamp, row);
-        self.connections.entry(connection).or_default().reserved.push(stamp);
-        self.lifetimes.push_back((expires, Expiring::Reserved(stamp)));
+        self.connections
+            .entry(connection)
+            .or_default()
+            .reserved
+            .push(stamp);
+        self.lifetimes
+            .push_back((expires, Expiring::Reserved(stamp)));
         Ok(stamp)
     }
 
@@ -174,7 +183,9 @@ impl<L: Clone> Table<L> {
         now: Instant,
         own_reservations: bool,
     ) -> usize {
-        let Some(rows) = self.connections.get(&connection) else { return 0 };
+        let Some(rows) = self.connections.get(&connection) else {
+            return 0;
+        };
         let in_flight = |agent: &Arc<str>| {
             rows.reserved.iter().any(|stamp| {
                 self.reserved
@@ -182,11 +193,17 @@ impl<L: Clone> Table<L> {
                     .is_some_and(|row| row.agent_id == *agent && row.expires > now)
             })
         };
-        let reserved = rows.reserved.iter().filter_map(|stamp| self.reserved.get(stamp));
+        let reserved = rows
+            .reserved
+            .iter()
+            .filter_map(|stamp| self.reserved.get(stamp));
         let reserved = reserved
             .filter(|row| row.expires > now && (own_reservations || row.agent_id != *agent_id));
         let live = rows.live.iter().filter(|agent| *agent != agent_id);
-        let pending = rows.pending.iter().filter_map(|session| self.pending.get(session));
+        let pending = rows
+            .pending
+            .iter()
+            .filter_map(|session| self.pending.get(session));
         let pending = pending.filter(|row| {
             let agent = &row.registration.agent_id;
             row.expires > now && agent != agent_id && !in_flight(agent)
@@ -211,7 +228,9 @@ impl<L: Clone> Table<L> {
         registration: Registration,
         now: Instant,
     ) -> Result<(), Superseded> {
-        let Some(row) = self.reserved.get(&reservation) else { return Err(Superseded) };
+        let Some(row) = self.reserved.get(&reservation) else {
+            return Err(Superseded);
+        };
         let (connection, expired) = (row.connection, row.expires <= now);
         self.release(reservation);
         if expired {
@@ -227,7 +246,10 @@ impl<L: Clone> Table<L> {
             return Err(Superseded);
         }
         for session in of_agent {
-            let here = self.pending.get(&session).is_some_and(|row| row.connection == connection);
+            let here = self
+                .pending
+                .get(&session)
+                .is_some_and(|row| row.connection == connection);
             if here || session == *session_id {
                 self.remove_pending(&session);
             }
@@ -235,11 +257,24 @@ impl<L: Clone> Table<L> {
         // A server that hands one session id to two agents: the later registration holds it.
         self.remove_pending(session_id);
         let expires = now + LIFETIME;
-        let row = Pending { registration, connection, stamp: reservation, expires };
+        let row = Pending {
+            registration,
+            connection,
+            stamp: reservation,
+            expires,
+        };
         self.pending.insert(Arc::clone(session_id), row);
-        self.pending_of.entry(agent_id).or_default().push(Arc::clone(session_id));
-        self.connections.entry(connection).or_default().pending.push(Arc::clone(session_id));
-        self.lifetimes.push_back((expires, Expiring::Pending(Arc::clone(session_id))));
+        self.pending_of
+            .entry(agent_id)
+            .or_default()
+            .push(Arc::clone(session_id));
+        self.connections
+            .entry(connection)
+            .or_default()
+            .pending
+            .push(Arc::clone(session_id));
+        self.lifetimes
+            .push_back((expires, Expiring::Pending(Arc::clone(session_id))));
         Ok(())
     }
 
@@ -251,12 +286,15 @@ impl<L: Clone> Table<L> {
         connection: ConnectionKey,
         now: Instant,
     ) -> Result<Registration, TakeRefused> {
-        let Some(row) = self.pending.get(session_id) else { return Err(TakeRefused::NotPending) };
+        let Some(row) = self.pending.get(session_id) else {
+            return Err(TakeRefused::NotPending);
+        };
         let agent_id = Arc::clone(&row.registration.agent_id);
         if self.slots(connection, &agent_id, now, false) >= self.limits.max_per_connection {
             return Err(TakeRefused::CapReached);
         }
-        self.remove_pending(session_id).ok_or(TakeRefused::NotPending)
+        self.remove_pending(session_id)
+            .ok_or(TakeRefused::NotPending)
     }
 
     /// Enters a live row; the agent's older one loses its place and is returned (SUB-8).
@@ -267,19 +305,30 @@ impl<L: Clone> Table<L> {
         connection: ConnectionKey,
         value: L,
     ) -> Option<L> {
-        let row = Live { session_id: Arc::clone(session_id), connection, value };
+        let row = Live {
+            session_id: Arc::clone(session_id),
+            connection,
+            value,
+        };
         let old = self.live.insert(Arc::clone(agent_id), row);
         if let Some(old) = &old {
             self.edit_connection(old.connection, |rows| rows.live.retain(|a| a != agent_id));
         }
-        self.connections.entry(connection).or_default().live.push(Arc::clone(agent_id));
+        self.connections
+            .entry(connection)
+            .or_default()
+            .live
+            .push(Arc::clone(agent_id));
         old.map(|old| old.value)
     }
 
     /// Removes the live row of `agent_id` if it is that of `session_id`. False: a newer session
     /// took its place, or it was removed before (SUB-8, SUB-9).
     pub(crate) fn end(&mut self, agent_id: &Arc<str>, session_id: &str) -> bool {
-        let current = self.live.get(agent_id).is_some_and(|row| *row.session_id == *session_id);
+        let current = self
+            .live
+            .get(agent_id)
+            .is_some_and(|row| *row.session_id == *session_id);
         if current && let Some(row) = self.live.remove(agent_id) {
             self.edit_connection(row.connection, |rows| rows.live.retain(|a| a != agent_id));
         }
@@ -310,7 +359,11 @@ impl<L: Clone> Table<L> {
                 Some((_, Expiring::Reserved(stamp))) => self.release(stamp),
                 Some((at, Expiring::Pending(session))) => {
                     // The id may have been committed again since.
-                    if self.pending.get(&session).is_some_and(|row| row.expires <= at) {
+                    if self
+                        .pending
+                        .get(&session)
+                        .is_some_and(|row| row.expires <= at)
+                    {
                         self.remove_pending(&session);
                     }
                 }
@@ -320,7 +373,9 @@ impl<L: Clone> Table<L> {
     }
 
     fn drop_connection(&mut self, connection: ConnectionKey) {
-        let Some(rows) = self.connections.get(&connection) else { return };
+        let Some(rows) = self.connections.get(&connection) else {
+            return;
+        };
         let (reserved, pending) = (rows.reserved.clone(), rows.pending.clone());
         for stamp in reserved {
             self.release(stamp);
@@ -372,17 +427,20 @@ impl<L: Clone> Table<L> {
         }
     }
 
-    /// The live row of an agent.
-    pub(crate) fn live(&self, agent_id: &str) -> Option<&L> {
-        self.live.get(agent_id).map(|row| &row.value)
-    }
-
     /// Live rows after `cursor`, ascending by agent id, at most `limit`; and whether more exist
     /// (MGMT-1). Rows that come and go change no other row's place.
     pub(crate) fn page(&self, cursor: &str, limit: usize) -> (Vec<L>, bool) {
-        let after = if cursor.is_empty() { Bound::Unbounded } else { Bound::Excluded(cursor) };
+        let after = if cursor.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Excluded(cursor)
+        };
         let mut rows = self.live.range::<str, _>((after, Bound::Unbounded));
-        let page = rows.by_ref().take(limit).map(|(_, row)| row.value.clone()).collect();
+        let page = rows
+            .by_ref()
+            .take(limit)
+            .map(|(_, row)| row.value.clone())
+            .collect();
         (page, rows.next().is_some())
     }
 

@@ -146,13 +146,8 @@ fn log_5_a_panic_writes_its_place_and_never_its_payload() {
                 if literal {
                     panic!("canary-5f3a");
                 }
-<<<<<<< HEAD
                 let parsed: Result<u32, _> = CANARY.parse().map_err(|_| CANARY);
                 parsed.unwrap();
-=======
-                let token: Result<(), String> = Err(CANARY.to_owned());
-                token.unwrap();
->>>>>>> upstream
             });
             assert!(thread.join().is_err());
         }
