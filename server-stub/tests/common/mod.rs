@@ -1,6 +1,8 @@
 //! Helpers of the socket tests.
 #![allow(dead_code, missing_docs)]
 
+pub(crate) mod raw;
+
 use std::time::Duration;
 
 use tonic::transport::Channel;
