@@ -119,8 +119,11 @@ async fn own(open: Open, stream: TcpStream, mut phase: watch::Receiver<Phase>) {
     let Open { shared, connection } = &open;
     let mut cut = connection.cut_ordered();
     let io = TokioIo::new(SettingsIo::new(stream, Arc::clone(connection)));
-    let service =
-        service_fn(|request| call::serve(Arc::clone(shared), Arc::clone(connection), request));
+    let service = service_fn(|request| {
+        // Here and not in the call, which begins at a time of its own.
+        let stream = connection.open_stream();
+        call::serve(Arc::clone(shared), Arc::clone(connection), stream, request)
+    });
     let limit = connection.view().stream_limit;
     let serving = builder(shared, limit).serve_connection(io, service);
     tokio::pin!(serving);

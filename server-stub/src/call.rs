@@ -17,7 +17,7 @@ use yuzu_proto::SESSION_HEADER;
 use yuzu_proto::agent::v1::{InventoryAck, RegisterResponse};
 use yuzu_proto::gateway::v1::{BatchHeartbeatResponse, ForwardGuardianAck, StreamStatusAck};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, StreamGuard};
 use crate::directory::{refused_registration, session_id, verdict};
 use crate::faults::{Action, Facts, Plan};
 use crate::grpc::{self, Answer};
@@ -35,17 +35,16 @@ const USUAL_METADATA: [&str; 6] = [
     "accept-encoding",
 ];
 
-/// Serves one request; the error resets the stream.
+/// Serves one request; the error resets the stream. No stream: refused.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     connection: Arc<Connection>,
+    stream: Option<StreamGuard>,
     request: Request<Incoming>,
 ) -> Result<Answer, h2::Error> {
-    let Some(stream) = connection.open_stream() else {
-        shared.update(|_| ());
+    let Some(stream) = stream else {
         return Err(h2::Reason::REFUSED_STREAM.into());
     };
-    shared.update(|_| ());
     let mut answer = answer(&shared, &connection, request).await?;
     answer.body_mut().stream = Some(stream);
     Ok(answer)

@@ -30,6 +30,14 @@ pub struct ConnectionView {
     pub pings: u64,
 }
 
+/// A limit binds the streams that came after its acknowledgement.
+#[derive(Clone, Copy)]
+struct Limit {
+    value: u32,
+    /// Streams that had been opened by then.
+    after: u64,
+}
+
 /// Shared by the connection's task, its bytes and its calls.
 pub(crate) struct Connection {
     pub(crate) id: u64,
@@ -37,8 +45,9 @@ pub(crate) struct Connection {
     first_limit: u32,
     announcement: Mutex<Option<u32>>,
     announcing: AtomicBool,
-    limit: AtomicU32,
+    limit: Mutex<Limit>,
     streams: AtomicU32,
+    streams_opened: AtomicU64,
     max_streams: AtomicU32,
     refused_streams: AtomicU64,
     pings: AtomicU64,
@@ -60,8 +69,12 @@ impl Connection {
             first_limit: limit,
             announcement: Mutex::new(None),
             announcing: AtomicBool::new(false),
-            limit: AtomicU32::new(limit),
+            limit: Mutex::new(Limit {
+                value: limit,
+                after: 0,
+            }),
             streams: AtomicU32::new(0),
+            streams_opened: AtomicU64::new(0),
             max_streams: AtomicU32::new(0),
             refused_streams: AtomicU64::new(0),
             pings: AtomicU64::new(0),
@@ -77,7 +90,7 @@ impl Connection {
             peer: self.peer,
             streams: self.streams.load(Ordering::Acquire),
             max_streams: self.max_streams.load(Ordering::Acquire),
-            stream_limit: self.limit.load(Ordering::Acquire),
+            stream_limit: self.limit().value,
             refused_streams: self.refused_streams.load(Ordering::Acquire),
             pings: self.pings.load(Ordering::Acquire),
         }
@@ -120,9 +133,13 @@ impl Connection {
         waiting.take()
     }
 
-    /// The peer acknowledged this limit.
-    pub(crate) fn enforce(&self, limit: u32) {
-        self.limit.store(limit, Ordering::Release);
+    fn limit(&self) -> Limit {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The peer acknowledged this limit after it had opened so many streams.
+    pub(crate) fn enforce(&self, value: u32, after: u64) {
+        *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = Limit { value, after };
         self.changed.send_modify(|n| *n += 1);
     }
 
@@ -135,15 +152,19 @@ impl Connection {
         self.waker.register(waker);
     }
 
-    /// Counts a stream; none when it is above the limit in force.
+    /// Counts a stream; none when it is above the limit in force. To be called in the order in
+    /// which the streams came.
     pub(crate) fn open_stream(self: &Arc<Self>) -> Option<StreamGuard> {
         let open = self.streams.fetch_add(1, Ordering::AcqRel) + 1;
+        let opened = self.streams_opened.fetch_add(1, Ordering::AcqRel) + 1;
         let guard = StreamGuard(Arc::clone(self));
-        if open > self.limit.load(Ordering::Acquire) {
+        let limit = self.limit();
+        if opened > limit.after && open > limit.value {
             self.refused_streams.fetch_add(1, Ordering::AcqRel);
             return None;
         }
         self.max_streams.fetch_max(open, Ordering::AcqRel);
+        self.changed.send_modify(|n| *n += 1);
         Some(guard)
     }
 }
@@ -168,16 +189,21 @@ mod tests {
         let connection = Connection::new(1, peer, 3, watch::Sender::new(0));
         let open: Vec<_> = (0..3).filter_map(|_| connection.open_stream()).collect();
         assert_eq!(open.len(), 3);
-        connection.enforce(1);
+        connection.enforce(1, 4);
+        let late = connection.open_stream();
+        assert!(
+            late.is_some(),
+            "it was on its way before the acknowledgement"
+        );
         assert!(connection.open_stream().is_none());
-        drop(open);
+        drop((open, late));
         let first = connection.open_stream();
         assert!(first.is_some());
         assert!(connection.open_stream().is_none());
         let view = connection.view();
         assert_eq!(
             (view.streams, view.max_streams, view.refused_streams),
-            (1, 3, 2)
+            (1, 4, 2)
         );
     }
 

@@ -23,15 +23,18 @@ pub(crate) struct Header {
     pub(crate) len: usize,
     kind: u8,
     flags: u8,
+    stream: u32,
 }
 
 impl Header {
     pub(crate) fn parse(bytes: &[u8; HEADER_LEN]) -> Header {
         let len = usize::from(bytes[0]) << 16 | usize::from(bytes[1]) << 8 | usize::from(bytes[2]);
+        let stream = u32::from_be_bytes([bytes[5] & 0x7f, bytes[6], bytes[7], bytes[8]]);
         Header {
             len,
             kind: bytes[3],
             flags: bytes[4],
+            stream,
         }
     }
 
@@ -45,6 +48,11 @@ impl Header {
 
     pub(crate) fn is_ping(self) -> bool {
         self.kind == TYPE_PING && self.flags & FLAG_ACK == 0
+    }
+
+    /// The stream that this frame opens, if it begins a header block; trailers do as well.
+    pub(crate) fn headers_of(self) -> Option<u32> {
+        (self.kind == TYPE_HEADERS).then_some(self.stream)
     }
 
     /// Header blocks may not be interrupted until their last frame.

@@ -38,6 +38,8 @@ pub(crate) struct SettingsIo {
     own_frame: Option<([u8; HEADER_LEN + 6], usize)>,
     unacknowledged: VecDeque<Sent>,
     incoming: Tracker,
+    last_stream: u32,
+    streams_seen: u64,
     preface_left: usize,
     /// A frame header that is not complete yet.
     held: Vec<u8>,
@@ -57,6 +59,8 @@ impl SettingsIo {
             own_frame: None,
             unacknowledged: VecDeque::new(),
             incoming: Tracker::default(),
+            last_stream: 0,
+            streams_seen: 0,
             preface_left: PREFACE_LEN,
             held: Vec::with_capacity(HEADER_LEN),
             ready: Vec::with_capacity(READ_CHUNK),
@@ -120,12 +124,16 @@ impl SettingsIo {
             if header.is_ping() {
                 self.connection.count_ping();
             }
+            if let Some(stream) = header.headers_of().filter(|id| *id > self.last_stream) {
+                self.last_stream = stream;
+                self.streams_seen += 1;
+            }
             let ours = header
                 .is_settings_ack()
                 .then(|| self.unacknowledged.pop_front())
                 .flatten();
             match ours {
-                Some(Sent::ByUs(limit)) => self.connection.enforce(limit),
+                Some(Sent::ByUs(limit)) => self.connection.enforce(limit, self.streams_seen),
                 Some(Sent::ByLibrary) | None => self.ready.extend_from_slice(&self.held),
             }
             self.held.clear();

@@ -39,8 +39,14 @@ impl RawPeer {
     /// Connects and sends the preface with an empty SETTINGS frame.
     pub(crate) async fn connect(server: &StubServer) -> RawPeer {
         let mut stream = TcpStream::connect(server.addr()).await.unwrap();
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        let mut peer = RawPeer { stream, skipped: VecDeque::new() };
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .await
+            .unwrap();
+        let mut peer = RawPeer {
+            stream,
+            skipped: VecDeque::new(),
+        };
         peer.send(SETTINGS, 0, 0, &[]).await;
         peer
     }
@@ -82,7 +88,12 @@ impl RawPeer {
         let mut payload = vec![0; len as usize];
         self.stream.read_exact(&mut payload).await.unwrap();
         let stream = u32::from_be_bytes(header[5..].try_into().unwrap());
-        Frame { kind: header[3], flags: header[4], stream, payload }
+        Frame {
+            kind: header[3],
+            flags: header[4],
+            stream,
+            payload,
+        }
     }
 
     /// The next frame that `wanted` picks; others are kept for later calls.
@@ -99,7 +110,9 @@ impl RawPeer {
                 self.skipped.push_back(frame);
             }
         };
-        tokio::time::timeout(super::SOON, search).await.expect("frame did not come")
+        tokio::time::timeout(super::SOON, search)
+            .await
+            .expect("frame did not come")
     }
 }
 
