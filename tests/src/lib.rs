@@ -7,4 +7,7 @@
 pub mod agent;
 pub mod cli;
 pub mod fleet;
+pub mod http;
+pub mod metrics;
+pub mod operator;
 pub mod raw;
