@@ -5,6 +5,7 @@
 //! real one. Must never look inside the gateway: everything here knows it by its sockets only.
 
 pub mod agent;
+pub mod broadcast;
 pub mod cli;
 pub mod fleet;
 pub mod http;
