@@ -1,1 +1,14 @@
-//! x
+//! Simulated fleet, test bed and tools for testing the gateway over real sockets.
+//!
+//! Responsible for peers that behave exactly as told: [`raw`] is a gRPC client with control over
+//! every byte, [`agent`] an agent driven by hand, [`fleet`] thousands of agents that act like the
+//! real one. Must never look inside the gateway: everything here knows it by its sockets only.
+
+pub mod agent;
+pub mod broadcast;
+pub mod cli;
+pub mod fleet;
+pub mod http;
+pub mod metrics;
+pub mod operator;
+pub mod raw;
