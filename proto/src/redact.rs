@@ -12,10 +12,13 @@ use prost::Message;
 
 use crate::agent::v1::{
     CommandRequest, CommandResponse, HeartbeatRequest, InventoryReport, RegisterRequest,
-    RegisterResponse,
+    RegisterResponse, command_response,
 };
 use crate::common::v1::ErrorDetail;
-use crate::gateway::v1::{BatchHeartbeatRequest, BatchHeartbeatResponse, StreamStatusNotification};
+use crate::gateway::v1::{
+    BatchHeartbeatRequest, BatchHeartbeatResponse, StreamStatusNotification,
+    stream_status_notification,
+};
 use crate::server::v1::{AgentConnected, QueryInventoryResponse};
 
 macro_rules! redacted {
@@ -41,4 +44,21 @@ redacted!(
     StreamStatusNotification,
     AgentConnected,
     QueryInventoryResponse,
+);
+
+/// The build script's list takes the `Debug` of enums inside a listed message away with it.
+macro_rules! named {
+    ($($value:path),+ $(,)?) => {$(
+        impl fmt::Debug for $value {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str_name())
+            }
+        }
+    )+};
+}
+
+named!(
+    command_response::Status,
+    command_response::PluginResultStatus,
+    stream_status_notification::Event,
 );

@@ -61,12 +61,18 @@ impl Tally {
 
     /// Agents whose terminal frame came.
     pub fn answered(&self) -> usize {
-        self.agents.values().filter(|progress| progress.ended).count()
+        self.agents
+            .values()
+            .filter(|progress| progress.ended)
+            .count()
     }
 
     /// RUNNING frames in all.
     pub fn running(&self) -> u64 {
-        self.agents.values().map(|progress| u64::from(progress.running)).sum()
+        self.agents
+            .values()
+            .map(|progress| u64::from(progress.running))
+            .sum()
     }
 
     /// How many of these agents have not ended with a terminal frame.
@@ -104,7 +110,9 @@ impl Round {
 /// The smallest of the ascending values that `share` of them do not exceed.
 pub fn percentile(ascending: &[Duration], share: f64) -> Option<Duration> {
     let rank = (ascending.len() as f64 * share).ceil() as usize;
-    ascending.get(rank.clamp(1, ascending.len().max(1)) - 1).copied()
+    ascending
+        .get(rank.clamp(1, ascending.len().max(1)) - 1)
+        .copied()
 }
 
 /// Sends `command` to all agents and reads to the end of the stream.
@@ -131,7 +139,12 @@ pub async fn broadcast(
                 }
             }
             Err(status) => {
-                return Ok(Round { tally, status, latencies, elapsed: started.elapsed() });
+                return Ok(Round {
+                    tally,
+                    status,
+                    latencies,
+                    elapsed: started.elapsed(),
+                });
             }
         }
     }
@@ -151,7 +164,12 @@ mod tests {
             ..Default::default()
         };
         let (raw, response_raw) = (Bytes::new(), Bytes::new());
-        Entry { raw, agent_id: agent.into(), response_raw, response }
+        Entry {
+            raw,
+            agent_id: agent.into(),
+            response_raw,
+            response,
+        }
     }
 
     #[test]
@@ -181,7 +199,10 @@ mod tests {
         assert_eq!(percentile(&values, 0.5), Some(Duration::from_millis(50)));
         assert_eq!(percentile(&values, 0.99), Some(Duration::from_millis(99)));
         assert_eq!(percentile(&values, 1.0), Some(Duration::from_millis(100)));
-        assert_eq!(percentile(&values[..1], 0.5), Some(Duration::from_millis(1)));
+        assert_eq!(
+            percentile(&values[..1], 0.5),
+            Some(Duration::from_millis(1))
+        );
         assert_eq!(percentile(&[], 0.5), None);
     }
 }
