@@ -79,9 +79,9 @@ impl Raw {
             Self::Integer(value) => value.to_string(),
             Self::Float(value) => format!("{value:?}"),
             Self::Flag(value) => value.to_string(),
-            Self::Text(text) => format!("a string of {} byte(s)", text.len()),
-            Self::List(items) => format!("a list of {}", items.len()),
-            Self::Table { keys } => format!("a table of {keys} key(s)"),
+            Self::Text(text) => format!("a {}-byte string", text.len()),
+            Self::List(items) => format!("a {}-item list", items.len()),
+            Self::Table { keys } => format!("a {keys}-key table"),
             Self::Date => "a date".into(),
         }
     }
@@ -330,11 +330,10 @@ impl Known {
         let distance = |known: &str| {
             let (known_table, known_name) = split(known);
             let by_name = strsim::osa_distance(name, known_name);
-            if table == known_table {
-                return by_name;
-            }
-            let flat = |path: &str| path.replace('.', "_");
-            1 + by_name.min(strsim::osa_distance(&flat(unknown), &flat(known)))
+            let elsewhere = usize::from(table != known_table);
+            // Older gateways wrote the table into the name: upstream_rpc_timeout_ms.
+            let by_path = 1 + strsim::osa_distance(name, &known.replace('.', "_"));
+            by_path.min(elsewhere + by_name)
         };
         self.values
             .iter()

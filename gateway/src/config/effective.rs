@@ -131,10 +131,10 @@ impl Loader<'_> {
         let services = services
             .and_then(|node| values::services(node).ok())
             .unwrap_or_default();
-        let mut listener = if services.contains(&Service::Agent) {
-            Listener::agent(AGENT_ADDRESS)
-        } else {
+        let mut listener = if services == [Service::Management] {
             Listener::management(MANAGEMENT_ADDRESS)
+        } else {
+            Listener::agent(AGENT_ADDRESS)
         };
         listener.services.clear();
         for key in LISTENER_KEYS {

@@ -44,11 +44,11 @@ impl Loader<'_> {
         let place = Place::Variable(name);
         let problem = match (value.to_str(), bad) {
             (None, Bad::Refuse(term)) => {
-                let fault = format!("is {} byte(s) that are not UTF-8", value.len());
+                let fault = format!("is {} bytes that are not UTF-8", value.len());
                 Problem::refuses(term, place, key, fault, "correct it or unset the variable")
             }
             (None, _) => {
-                let fault = format!("is {} byte(s) that are not UTF-8", value.len());
+                let fault = format!("is {} bytes that are not UTF-8", value.len());
                 Problem::warns(place, key, fault, IGNORED)
             }
             (Some(text), _) => match parse(text) {
@@ -86,6 +86,8 @@ pub(super) fn listener_ports(loader: &mut Loader<'_>, listeners: &mut [Listener]
             continue;
         };
         match one_serving(listeners, service) {
+            // Nobody knows what that listener serves: it is refused anyway.
+            _ if listeners.iter().any(|listener| listener.services.is_empty()) => {}
             Ok(index) => {
                 let port = u16::try_from(port).unwrap_or_default();
                 listeners[index].address.set_port(port);
