@@ -1,5 +1,28 @@
-//! Configuration: schema, file, environment overrides, ranges.
+//! Configuration: schema, file, environment, ranges.
+//!
+//! Responsible for one question: may the gateway start with this, and with which values? Must
+//! never touch a socket or log a line: it returns the [`Problem`]s, the caller tells them.
+//!
+//! [`load`] walks from what was written to what is in force. [`keys`] is the table of all keys,
+//! [`later`] the table of those that this version does not serve.
 
+mod document;
+mod effective;
+mod environment;
+mod keys;
+mod later;
+mod print;
+mod problem;
+mod refusals;
 mod schema;
+mod slot;
+mod source;
+mod values;
 
+pub use effective::{Loaded, Origin, load};
+pub use problem::{Effect, Place, Problem, Refused};
 pub use schema::*;
+pub use source::{Source, SourceFile};
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,19 @@ const fn ms(value: u64) -> Duration {
     Duration::from_millis(value)
 }
 
+const fn any(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)
+}
+
+const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+/// Where agents are served by default: every interface.
+pub const AGENT_ADDRESS: SocketAddr = any(50051);
+/// Where management is served by default: loopback only.
+pub const MANAGEMENT_ADDRESS: SocketAddr = loopback(50063);
+
 /// The whole configuration, as in force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -319,16 +332,14 @@ pub struct Lab {
 
 impl Default for Config {
     fn default() -> Self {
-        let any = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port);
-        let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         Self {
             node: Node {
                 name: "yuzu_gw@127.0.0.1".into(),
                 cluster_id: "default".into(),
             },
             listeners: vec![
-                Listener::agent(any(50051)),
-                Listener::management(loopback(50063)),
+                Listener::agent(AGENT_ADDRESS),
+                Listener::management(MANAGEMENT_ADDRESS),
             ],
             upstream: Upstream {
                 endpoints: vec![Endpoint {

@@ -1,0 +1,119 @@
+//! The command line: arguments, and the sub-commands that only look at the configuration.
+//!
+//! Responsible for what is printed where, and for exit codes. Must never know a key.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use yuzu_gateway::config::{self, Loaded, Refused, Source};
+
+/// Command-plane gateway between fleets of endpoint agents and their control-plane server.
+#[derive(Debug, Parser)]
+#[command(name = "yuzu-gateway", version, about, after_help = EXIT_CODES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve until SIGTERM or Ctrl-C; a second one stops at once.
+    Run(FileArgument),
+    /// Print every problem of the configuration.
+    Check(FileArgument),
+    /// Print the configuration in force as TOML, each value with where it came from.
+    Config(FileArgument),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FileArgument {
+    /// The configuration file; without one the defaults are in force. YUZU_GW_* variables win over
+    /// either.
+    #[arg(long = "config", value_name = "FILE")]
+    pub(crate) path: Option<PathBuf>,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  run     0 everything was delivered before the stop
+          1 something was left unsent, or a second signal came
+          2 the configuration was refused, or the start failed
+  check   0 nothing to say
+          1 warnings only: it would start
+          2 it would refuse to start
+  config  0 printed
+          2 it would refuse to start";
+
+/// Stopped with something unsent; warnings in a check.
+pub(crate) const INCOMPLETE: u8 = 1;
+/// Refused to start.
+pub(crate) const REFUSED: u8 = 2;
+
+impl FileArgument {
+    pub(crate) fn load(&self) -> Result<Loaded, Refused> {
+        config::load(&Source::read(self.path.as_deref())?)
+    }
+}
+
+/// `check`: one line per problem on standard output.
+pub(crate) fn check(file: &FileArgument) -> ExitCode {
+    let (problems, code) = match file.load() {
+        Ok(loaded) if loaded.warnings.is_empty() => (Vec::new(), ExitCode::SUCCESS),
+        Ok(loaded) => (loaded.warnings, INCOMPLETE.into()),
+        Err(refused) => (refused.problems, REFUSED.into()),
+    };
+    let lines: Vec<String> = problems
+        .iter()
+        .map(|problem| {
+            let level = if problem.is_refusal() {
+                "refused"
+            } else {
+                "warning"
+            };
+            format!("{level}: {problem}\n")
+        })
+        .collect();
+    let summary = match (lines.len(), code == REFUSED.into()) {
+        (0, _) => "no problems\n".to_owned(),
+        (count, false) => format!("{count} warning(s): it would start\n"),
+        (count, true) => format!("{count} problem(s): it would refuse to start\n"),
+    };
+    print(&(lines.concat() + &summary), code)
+}
+
+/// `config`: TOML on standard output, warnings on standard error.
+pub(crate) fn config(file: &FileArgument) -> ExitCode {
+    match file.load() {
+        Ok(loaded) => {
+            for warning in &loaded.warnings {
+                complain(&format!("warning: {warning}"));
+            }
+            print(&loaded.to_toml(), ExitCode::SUCCESS)
+        }
+        Err(refused) => refuse(&refused),
+    }
+}
+
+/// One CRITICAL line per refusal, warnings too, on standard error: what is logged elsewhere is
+/// configured by what was just refused (BOOT-19).
+pub(crate) fn refuse(refused: &Refused) -> ExitCode {
+    for problem in &refused.problems {
+        match problem.critical_line() {
+            Some(line) => complain(&format!("CRITICAL {line}")),
+            None => complain(&format!("WARN {problem}")),
+        }
+    }
+    REFUSED.into()
+}
+
+/// Output that nobody takes is no reason to fail, nor to panic as `println!` would.
+fn print(text: &str, code: ExitCode) -> ExitCode {
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    code
+}
+
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}

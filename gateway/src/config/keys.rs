@@ -1,0 +1,177 @@
+//! The table of keys: path, place in [`Config`], range, what a bad value does, variable.
+//!
+//! Responsible for being the one list of what is configurable: reading, suggestions, the effective
+//! configuration and the tests walk it. Must never hold a rule about more than one key: that is
+//! [`super::refusals`] and [`super::effective`].
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::later;
+use super::schema::{Config, Listener};
+use super::slot::{At, Bad, Key, Slot};
+use super::values::{self, Range, TextRule};
+
+/// Every path that a file may use, without the numbers of listeners.
+pub(super) fn paths() -> impl Iterator<Item = &'static str> {
+    let served = KEYS.iter().map(|key| key.path);
+    let listener = LISTENER_KEYS.iter().map(|key| key.path);
+    served
+        .chain(listener)
+        .chain(later::LATER.iter().map(|key| key.path))
+}
+
+/// Every variable that replaces a key or a port.
+pub(super) fn variables() -> impl Iterator<Item = &'static str> {
+    let served = KEYS.iter().filter_map(|key| key.env);
+    served.chain(later::LATER.iter().filter_map(|key| key.env))
+}
+
+const fn millis<T>(path: &'static str, at: At<T, Duration>, min: u64, max: u64) -> Key<T> {
+    Key::new(path, Slot::Millis(at, Range::new(min, max)))
+}
+
+const fn seconds<T>(path: &'static str, at: At<T, Duration>, min: u64, max: u64) -> Key<T> {
+    Key::new(path, Slot::Seconds(at, Range::new(min, max)))
+}
+
+const fn size<T>(path: &'static str, at: At<T, usize>, min: u64, max: u64) -> Key<T> {
+    Key::new(path, Slot::Size(at, Range::new(min, max)))
+}
+
+const fn count<T>(path: &'static str, at: At<T, u32>, min: u64, max: u64) -> Key<T> {
+    Key::new(path, Slot::Count(at, Range::new(min, max)))
+}
+
+const fn flag<T>(path: &'static str, at: At<T, bool>) -> Key<T> {
+    Key::new(path, Slot::Flag(at))
+}
+
+const fn text<T>(path: &'static str, at: At<T, String>, rule: &'static TextRule) -> Key<T> {
+    Key::new(path, Slot::Text(at, rule))
+}
+
+const fn address<T>(path: &'static str, at: At<T, SocketAddr>) -> Key<T> {
+    Key::new(path, Slot::Address(at))
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const HOUR: u64 = 3_600_000;
+const DAY: u64 = 24 * HOUR;
+
+pub(super) const REPLAY_CONCURRENCY: &str = "upstream.replay_concurrency";
+pub(super) const BREAKER_MAX: &str = "upstream.breaker.max_reset_timeout_ms";
+pub(super) const UNACKED_MAX: &str = "notify.unacked_retry_max_ms";
+pub(super) const PENDING_MAX: &str = "notify.pending_max";
+/// Largest `notify.pending_max`.
+pub(super) const MAX_PENDING: u64 = 10_000_000;
+
+/// The keys of the root tables, in the order of the sample file. Numbers are the least and the
+/// greatest that fit.
+#[rustfmt::skip]
+pub(super) static KEYS: &[Key<Config>] = &[
+    Key { bad: Bad::Refuse("bad_node_name"), derived: Some("yuzu_gw@ and the host name"),
+        ..text("node.name", |c| &mut c.node.name, &values::NODE_NAME) },
+    Key { bad: Bad::Refuse("invalid_cluster_id"), env: Some("YUZU_GW_CLUSTER_ID"),
+        ..text("node.cluster_id", |c| &mut c.node.cluster_id, &values::CLUSTER_ID) },
+
+    Key { bad: Bad::Refuse("bad_channel"),
+        ..Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream.endpoints)) },
+    millis("upstream.connect_timeout_ms", |c| &mut c.upstream.connect_timeout, 1, 600_000),
+    millis("upstream.rpc_timeout_ms", |c| &mut c.upstream.rpc_timeout, 100, 60_000),
+    millis("upstream.call_timeout_ms", |c| &mut c.upstream.call_timeout, 100, 300_000),
+    flag("upstream.tcp_nodelay", |c| &mut c.upstream.tcp_nodelay),
+    size("upstream.max_receive_message_bytes",
+        |c| &mut c.upstream.max_receive_message_bytes, 1, 64 * MIB),
+    size("upstream.register_concurrency", |c| &mut c.upstream.register_concurrency, 1, 1_000),
+    size("upstream.register_queue", |c| &mut c.upstream.register_queue, 1, 1_000_000),
+    size("upstream.inventory_concurrency", |c| &mut c.upstream.inventory_concurrency, 1, 1_000),
+    size("upstream.inventory_queue", |c| &mut c.upstream.inventory_queue, 1, 1_000_000),
+    Key { derived: Some("half of upstream.register_concurrency"),
+        ..size(REPLAY_CONCURRENCY, |c| &mut c.upstream.replay_concurrency, 1, 1_000) },
+    Key { env: Some("YUZU_GW_CB_FAILURE_THRESHOLD"),
+        ..count("upstream.breaker.failure_threshold",
+            |c| &mut c.upstream.breaker.failure_threshold, 1, 1_000) },
+    Key { env: Some("YUZU_GW_CB_RESET_TIMEOUT_MS"),
+        ..millis("upstream.breaker.reset_timeout_ms",
+            |c| &mut c.upstream.breaker.reset_timeout, 100, HOUR) },
+    Key { env: Some("YUZU_GW_CB_MAX_RESET_TIMEOUT_MS"),
+        ..millis(BREAKER_MAX, |c| &mut c.upstream.breaker.max_reset_timeout, 100, HOUR) },
+
+    Key { derived: Some("three per admitted agent connection, at least 15000"),
+        ..Key::new(PENDING_MAX,
+            Slot::Size(|c| &mut c.notify.pending_max, Range::zero_or(100, MAX_PENDING))) },
+    millis("notify.probe_timeout_ms", |c| &mut c.notify.probe_timeout, 100, 600_000),
+    millis("notify.unacked_retry_base_ms", |c| &mut c.notify.unacked_retry_base, 10, 600_000),
+    millis(UNACKED_MAX, |c| &mut c.notify.unacked_retry_max, 10, HOUR),
+    millis("notify.unacked_slow_after_ms", |c| &mut c.notify.unacked_slow_after, 0, DAY),
+    millis("notify.unacked_slow_max_ms", |c| &mut c.notify.unacked_slow_max, 1_000, DAY),
+    millis("notify.unacked_disconnected_window_ms",
+        |c| &mut c.notify.unacked_disconnected_window, 0, HOUR),
+
+    Key { env: Some("YUZU_GW_HEARTBEAT_INTERVAL_MS"),
+        ..millis("heartbeat.batch_interval_ms", |c| &mut c.heartbeat.batch_interval, 100, 60_000) },
+    size("heartbeat.max_sessions", |c| &mut c.heartbeat.max_sessions, 1, 10_000_000),
+    size("heartbeat.max_bytes", |c| &mut c.heartbeat.max_bytes, MIB, GIB),
+
+    millis("replay.session_guard_ms", |c| &mut c.replay.session_guard, 0, HOUR),
+    size("replay.queue_max", |c| &mut c.replay.queue_max, 1, 1_000_000),
+    millis("replay.start_jitter_ms", |c| &mut c.replay.start_jitter, 0, 60_000),
+
+    size("session.max_per_connection", |c| &mut c.session.max_per_connection, 1, 1_000),
+    millis("session.dead_connection_grace_ms",
+        |c| &mut c.session.dead_connection_grace, 0, 120_000),
+    count("session.restart_intensity", |c| &mut c.session.restart_intensity, 1, 1_000_000),
+    seconds("session.restart_period_s", |c| &mut c.session.restart_period, 1, 3_600),
+
+    Key { env: Some("YUZU_GW_COMMAND_TIMEOUT_S"),
+        ..seconds("command.default_timeout_s", |c| &mut c.command.default_timeout, 1, 3_600) },
+    Key { env: Some("YUZU_GW_BACKPRESSURE_THRESHOLD"),
+        ..size("command.mailbox", |c| &mut c.command.mailbox, 1, 1_000_000) },
+    size("command.mailbox_bytes", |c| &mut c.command.mailbox_bytes, 64 * KIB, GIB),
+    size("command.caller_buffer_bytes", |c| &mut c.command.caller_buffer_bytes, 64 * KIB, GIB),
+    millis("command.slow_caller_timeout_ms",
+        |c| &mut c.command.slow_caller_timeout, 100, 600_000),
+
+    millis("shutdown.flush_budget_ms", |c| &mut c.shutdown.flush_budget, 0, 600_000),
+
+    Key { bad: Bad::DefaultPort, env: Some("YUZU_GW_PROMETHEUS_PORT"),
+        ..address("observe.metrics_address", |c| &mut c.observe.metrics_address) },
+    Key { bad: Bad::DefaultPort, env: Some("YUZU_GW_HEALTH_PORT"),
+        ..address("observe.health_address", |c| &mut c.observe.health_address) },
+    millis("observe.gauge_interval_ms", |c| &mut c.observe.gauge_interval, 100, HOUR),
+    text("observe.log_level", |c| &mut c.observe.log_level, &values::LOG_LEVEL),
+    Key::new("observe.log_format", Slot::Format(|c| &mut c.observe.log_format)),
+
+    flag("lab.allow_no_listeners", |c| &mut c.lab.allow_no_listeners),
+    flag("lab.allow_no_upstream", |c| &mut c.lab.allow_no_upstream),
+    flag("lab.allow_insecure_management", |c| &mut c.lab.allow_insecure_management),
+    Key { env: Some("YUZU_GW_ALLOW_UNVERIFIED_UPSTREAM"),
+        ..flag("lab.allow_unverified_upstream", |c| &mut c.lab.allow_unverified_upstream) },
+];
+
+/// The keys of one `[[listener]]`. `YUZU_GW_AGENT_PORT` and `YUZU_GW_MGMT_PORT` choose their
+/// listener themselves (BOOT-23).
+#[rustfmt::skip]
+pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
+    Key { bad: Bad::Refuse("bad_name"),
+        ..text("listener.name", |l| &mut l.name, &values::LISTENER_NAME) },
+    Key { bad: Bad::Refuse("bad_routes"),
+        ..Key::new("listener.services", Slot::Services(|l| &mut l.services)) },
+    Key { bad: Bad::Refuse("bad_address"),
+        ..address("listener.address", |l| &mut l.address) },
+
+    size("listener.limits.max_connections", |l| &mut l.limits.max_connections, 1, 1_000_000),
+    millis("listener.limits.request_timeout_ms", |l| &mut l.limits.request_timeout, 100, 600_000),
+    size("listener.limits.max_message_bytes",
+        |l| &mut l.limits.max_message_bytes, 64 * KIB, 64 * MIB),
+    size("listener.limits.max_connection_memory_bytes",
+        |l| &mut l.limits.max_connection_memory_bytes, MIB, GIB),
+    count("listener.limits.max_header_list_bytes",
+        |l| &mut l.limits.max_header_list_bytes, KIB, MIB),
+    count("listener.http2.max_concurrent_streams",
+        |l| &mut l.http2.max_concurrent_streams, 1, 100_000),
+    millis("listener.http2.idle_timeout_ms", |l| &mut l.http2.idle_timeout, 1_000, DAY),
+];

@@ -1,0 +1,354 @@
+//! Keys of the file's shape that this version does not serve yet.
+//!
+//! Responsible for one promise: nothing that changes security or reachability is ignored. Such a
+//! key refuses the start; one that only tunes a missing feature warns. Whoever builds the feature
+//! moves its lines to [`super::keys`]; when the table is empty, this file goes.
+
+use std::collections::BTreeMap;
+
+use super::document::{Node, Raw};
+use super::effective::Loader;
+use super::problem::{Place, Problem};
+use super::slot::Bad;
+use super::values::{Misfit, Range};
+
+/// How a refusal names the lack.
+pub(super) const NOT_SERVED: &str = "not served by this version yet";
+/// The defect term of such a refusal.
+pub(super) const TERM: &str = "not_served_yet";
+
+/// What fits a key. Checked today, so that a file does not break when the feature comes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Integer(Range),
+    Flag,
+    /// Above 0, below 1.
+    Fraction,
+    /// Above 0.
+    Ratio,
+    Text,
+    Words(&'static [&'static str]),
+    List,
+}
+
+/// What a value that fits does.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Say {
+    /// Nothing when it is empty, 0 or this word: that is what the gateway does anyway. Anything
+    /// else refuses the start.
+    RefuseUnless(&'static str),
+    /// One warning per table, whatever the value.
+    NoEffect,
+    /// One warning per table unless it is empty or 0.
+    NoEffectUnlessEmpty,
+    /// Nothing: its table is refused, [`REFUSED_TABLES`].
+    TableRefused,
+}
+
+/// A key that is known, checked and not served.
+pub(super) struct Later {
+    pub(super) path: &'static str,
+    pub(super) kind: Kind,
+    pub(super) say: Say,
+    pub(super) bad: Bad,
+    pub(super) env: Option<&'static str>,
+}
+
+/// Tables whose mere presence asks for something, with what to do instead.
+pub(super) const REFUSED_TABLES: &[(&str, &str)] = &[(
+    "listener.tls",
+    "delete it and keep this plaintext listener on loopback or a trusted network",
+)];
+
+impl Kind {
+    pub(super) fn judge(self, node: &Node) -> Result<(), Misfit> {
+        let fits = match (self, &node.raw) {
+            (Self::Integer(range), raw) => range.accept(raw).is_some(),
+            (Self::Fraction, Raw::Float(value)) => *value > 0.0 && *value < 1.0,
+            (Self::Ratio, Raw::Float(value)) => *value > 0.0 && value.is_finite(),
+            (Self::Ratio, Raw::Integer(value)) => *value > 0,
+            (Self::Words(words), Raw::Text(text)) => words.contains(&text.as_str()),
+            (Self::Flag, Raw::Flag(_))
+            | (Self::Text, Raw::Text(_))
+            | (Self::List, Raw::List(_)) => true,
+            _ => false,
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(Misfit::new(node, self.allowed()))
+        }
+    }
+
+    fn allowed(self) -> String {
+        match self {
+            Self::Integer(range) => range.to_string(),
+            Self::Flag => "true or false".into(),
+            Self::Fraction => "a fraction between 0 and 1".into(),
+            Self::Ratio => "a number above 0".into(),
+            Self::Text => "a string".into(),
+            Self::Words(words) => {
+                let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
+                quoted.join(" or ")
+            }
+            Self::List => "a list".into(),
+        }
+    }
+
+    /// The value of a variable, in the type that fits here. A list is parted by commas.
+    pub(super) fn parse_variable(self, text: &str) -> Option<Raw> {
+        match self {
+            Self::Integer(_) => text.parse().ok().map(Raw::Integer),
+            Self::List => {
+                let items = text
+                    .split(',')
+                    .map(str::trim)
+                    .filter(|item| !item.is_empty());
+                let node = |item: &str| Node {
+                    raw: Raw::Text(item.into()),
+                    place: Place::Nowhere,
+                };
+                Some(Raw::List(items.map(node).collect()))
+            }
+            _ => Some(Raw::Text(text.to_owned())),
+        }
+    }
+}
+
+/// Whether a value asks for nothing.
+fn is_empty(raw: &Raw) -> bool {
+    match raw {
+        Raw::Text(text) => text.is_empty(),
+        Raw::List(items) => items.is_empty(),
+        Raw::Integer(value) => *value == 0,
+        _ => false,
+    }
+}
+
+impl Say {
+    /// Whether this value refuses the start.
+    pub(super) fn refuses(self, raw: &Raw) -> bool {
+        match self {
+            Self::RefuseUnless(word) => !is_empty(raw) && raw.text() != Some(word),
+            _ => false,
+        }
+    }
+
+    /// Whether this value is told to have no effect.
+    pub(super) fn is_idle(self, raw: &Raw) -> bool {
+        match self {
+            Self::NoEffect => true,
+            Self::NoEffectUnlessEmpty => !is_empty(raw),
+            Self::RefuseUnless(_) | Self::TableRefused => false,
+        }
+    }
+}
+
+/// Judges every key of the table that is set.
+pub(super) fn judge(loader: &mut Loader<'_>) {
+    let mut idle = Idle::new();
+    for (table, fix) in REFUSED_TABLES {
+        for path in loader.document.paths(table) {
+            if let Some(place) = loader.document.tables.get(&path).cloned() {
+                let fault = format!("is {NOT_SERVED}");
+                loader
+                    .problems
+                    .push(Problem::refuses(TERM, place, path, fault, *fix));
+            }
+        }
+    }
+    for entry in LATER {
+        for path in loader.document.paths(entry.path) {
+            if let Some(node) = loader.document.values.get(&path).cloned() {
+                entry.judge(loader, &path, &node, &mut idle);
+            }
+        }
+        let variable = entry.env.and_then(|name| {
+            let (parse, allowed) = (|text: &str| entry.kind.parse_variable(text), entry.kind);
+            loader.variable(name, entry.path, entry.bad, parse, &allowed.allowed())
+        });
+        if let Some(node) = variable {
+            entry.judge(loader, entry.path, &node, &mut idle);
+        }
+    }
+    for (table, (place, keys)) in idle {
+        let fault = format!("has no effect in this version ({})", keys.join(", "));
+        loader
+            .problems
+            .push(Problem::warns(place, table, fault, ""));
+    }
+}
+
+/// Tables with keys that have no effect: where the first one is, and their names.
+type Idle = BTreeMap<String, (Place, Vec<String>)>;
+
+impl Later {
+    fn judge(&self, loader: &mut Loader<'_>, path: &str, node: &Node, idle: &mut Idle) {
+        if let Err(misfit) = self.kind.judge(node) {
+            let Misfit { place, fault, .. } = misfit;
+            loader.problems.push(match self.bad {
+                Bad::Refuse(term) => Problem::refuses(term, place, path, fault, "correct it"),
+                _ => Problem::warns(place, path, fault, "it is ignored"),
+            });
+        } else if self.say.refuses(&node.raw) {
+            let fault = format!("has a value that is {NOT_SERVED}");
+            loader.problems.push(Problem::refuses(
+                TERM,
+                node.place.clone(),
+                path,
+                fault,
+                "delete it",
+            ));
+        } else if self.say.is_idle(&node.raw) {
+            let (table, key) = path.rsplit_once('.').unwrap_or(("", path));
+            let row = idle.entry(table.to_owned());
+            row.or_insert_with(|| (node.place.clone(), Vec::new()))
+                .1
+                .push(key.to_owned());
+        }
+    }
+}
+
+const fn later(path: &'static str, kind: Kind, say: Say) -> Later {
+    Later {
+        path,
+        kind,
+        say,
+        bad: Bad::Default,
+        env: None,
+    }
+}
+
+impl Later {
+    const fn env(mut self, name: &'static str) -> Self {
+        self.env = Some(name);
+        self
+    }
+
+    const fn bad(mut self, term: &'static str) -> Self {
+        self.bad = Bad::Refuse(term);
+        self
+    }
+}
+
+const fn integer(path: &'static str, min: u64, max: u64) -> Later {
+    later(path, Kind::Integer(Range::new(min, max)), Say::NoEffect)
+}
+
+const fn tls(path: &'static str, kind: Kind) -> Later {
+    later(path, kind, Say::TableRefused).bad("tls_incomplete")
+}
+
+/// Mutual TLS towards the server; the files of an `https` endpoint.
+const fn upstream_tls(path: &'static str) -> Later {
+    later(path, Kind::Text, Say::RefuseUnless("")).bad("bad_client_config")
+}
+
+/// The memory tables refuse what they can't read (BOOT-17).
+const fn shedding(path: &'static str, kind: Kind) -> Later {
+    later(path, kind, Say::NoEffect).bad("memory_shedding")
+}
+
+const HOUR: u64 = 3_600_000;
+const BYTES: Kind = Kind::Integer(Range::new(1, 1 << 50));
+
+/// The table. Listener keys have their path without a number.
+pub(super) static LATER: &[Later] = &[
+    later(
+        "node.visibility",
+        Kind::Words(&["public", "private"]),
+        Say::RefuseUnless("public"),
+    )
+    .env("YUZU_GW_VISIBILITY")
+    .bad("bad_visibility"),
+    later("node.advertise", Kind::List, Say::NoEffectUnlessEmpty),
+    later("node.peer_advertise", Kind::Text, Say::NoEffectUnlessEmpty)
+        .env("YUZU_GW_ADVERTISE_ADDR"),
+    tls("listener.tls.cert_file", Kind::Text),
+    tls("listener.tls.key_file", Kind::Text),
+    tls("listener.tls.ca_file", Kind::Text),
+    tls(
+        "listener.tls.client_auth",
+        Kind::Words(&["none", "request", "require"]),
+    ),
+    tls("listener.tls.min_version", Kind::Words(&["1.2", "1.3"])),
+    tls("listener.tls.crl_files", Kind::List),
+    later(
+        "listener.origin.mode",
+        Kind::Words(&["transport", "proxy_protocol", "forwarded_for"]),
+        Say::RefuseUnless("transport"),
+    )
+    .bad("bad_origin"),
+    later(
+        "listener.origin.sources",
+        Kind::List,
+        Say::NoEffectUnlessEmpty,
+    )
+    .bad("bad_origin"),
+    later(
+        "listener.origin.trusted_hops",
+        Kind::Integer(Range::new(0, 16)),
+        Say::NoEffectUnlessEmpty,
+    )
+    .bad("bad_origin"),
+    later(
+        "listener.limits.max_connections_per_source",
+        Kind::Integer(Range::new(0, 1_000_000)),
+        Say::RefuseUnless(""),
+    ),
+    integer("listener.limits.handshake_timeout_ms", 100, 600_000),
+    integer("listener.limits.proxy_header_timeout_ms", 100, 600_000),
+    later(
+        "listener.limits.unregistered_timeout_ms",
+        Kind::Integer(Range::zero_or(1_000, 86_400_000)),
+        Say::NoEffectUnlessEmpty,
+    ),
+    upstream_tls("upstream.tls.ca_file"),
+    upstream_tls("upstream.tls.cert_file"),
+    upstream_tls("upstream.tls.key_file"),
+    upstream_tls("upstream.tls.server_name"),
+    later(
+        "management.peer_auth_mode",
+        Kind::Words(&["pin", "identity", "identity_or_pin"]),
+        Say::RefuseUnless("pin"),
+    )
+    .bad("bad_mgmt_peer_auth_mode"),
+    later(
+        "management.peer_identity",
+        Kind::Text,
+        Say::RefuseUnless(""),
+    )
+    .bad("bad_mgmt_peer_identity"),
+    later("management.peer_pins", Kind::List, Say::RefuseUnless("")).bad("bad_pin_config"),
+    later("management.peer_denied", Kind::List, Say::RefuseUnless("")).bad("bad_mgmt_peer_denied"),
+    integer("management.pin_refresh_ms", 100, HOUR),
+    shedding("memory.shedding.enabled", Kind::Flag),
+    shedding(
+        "memory.shedding.interval_ms",
+        Kind::Integer(Range::new(10, 60_000)),
+    ),
+    shedding("memory.shedding.high_water_fraction", Kind::Fraction),
+    shedding("memory.shedding.low_water_fraction", Kind::Fraction),
+    shedding("memory.shedding.high_water_bytes", BYTES),
+    shedding("memory.shedding.low_water_bytes", BYTES),
+    later("memory.reclaim.enabled", Kind::Flag, Say::NoEffect),
+    integer("memory.reclaim.interval_ms", 100, HOUR),
+    integer("memory.reclaim.followup_ms", 100, HOUR),
+    later("cluster.seed_dns_name", Kind::Text, Say::RefuseUnless("")).env("YUZU_GW_SEED_DNS_NAME"),
+    later("cluster.seed_nodes", Kind::List, Say::RefuseUnless("")).env("YUZU_GW_SEED_NODES"),
+    integer("cluster.redial_interval_ms", 100, HOUR).env("YUZU_GW_CLUSTER_REDIAL_INTERVAL_MS"),
+    integer("cluster.max_lifetime_addrs", 1, 100_000),
+    integer("cluster.dead_after_ms", 100, HOUR),
+    integer("routing.max_sessions", 1, 1_000_000),
+    integer("routing.max_sessions_per_owner", 1, 1_000_000),
+    later("routing.max_inflight_bytes", BYTES, Say::NoEffect),
+    integer("routing.forward_timeout_ms", 100, HOUR),
+    integer("routing.connect_timeout_ms", 1, 600_000),
+    integer("routing.idle_close_ms", 100, HOUR),
+    integer("routing.resume_grace_ms", 0, HOUR),
+    integer("shift.grace_ms", 0, HOUR),
+    integer("shift.max_per_second", 1, 1_000_000),
+    later("shift.cpu_high", Kind::Fraction, Say::NoEffect),
+    later("shift.imbalance", Kind::Ratio, Say::NoEffect),
+    integer("shift.min_sessions", 0, 10_000_000),
+];

@@ -1,0 +1,220 @@
+//! Rules about several keys at once: what refuses the start although every value fits (BOOT).
+//!
+//! Responsible for judging the configuration in force. Must never change it.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::document::numbered;
+use super::effective::Loader;
+use super::later;
+use super::problem::Problem;
+use super::schema::{Config, Listener, Service};
+
+/// An inventory report can reach 5.6 MiB.
+const LARGEST_REPORT_BYTES: usize = 5_872_026;
+
+/// The server keeps no more of a `cluster_id`.
+const CLUSTER_ID_BYTES: usize = 64;
+
+/// Judges what is in force and adds what it finds to the problems.
+pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
+    let mut found = Vec::new();
+    {
+        let mut judge = Judge {
+            loader,
+            config,
+            found: &mut found,
+        };
+        judge.agents_are_served();
+        judge.names_and_ports();
+        for (index, listener) in config.listeners.iter().enumerate() {
+            judge.services(index, listener);
+            judge.management_is_guarded(index, listener);
+            judge.message_sizes(index, listener);
+        }
+        judge.upstream();
+        judge.cluster_id();
+    }
+    loader.problems.append(&mut found);
+}
+
+struct Judge<'a, 's> {
+    loader: &'a Loader<'s>,
+    config: &'a Config,
+    found: &'a mut Vec<Problem>,
+}
+
+impl Judge<'_, '_> {
+    fn refuse(&mut self, term: &'static str, key: &str, fault: String, fix: &str) {
+        self.found.push(Problem::refuses(
+            term,
+            self.loader.place_of(key),
+            key,
+            fault,
+            fix,
+        ));
+    }
+
+    fn warn(&mut self, key: &str, fault: String, fix: &str) {
+        self.found
+            .push(Problem::warns(self.loader.place_of(key), key, fault, fix));
+    }
+
+    /// Whether a value was refused before: what follows from it would only confuse.
+    fn is_refused(&self, key: &str) -> bool {
+        self.loader.problems.iter().any(|problem| {
+            problem.is_refusal() && problem.key.strip_prefix(key).is_some_and(is_item)
+        })
+    }
+
+    /// BOOT-1.
+    fn agents_are_served(&mut self) {
+        let listeners = &self.config.listeners;
+        let unknown =
+            self.is_refused("listener") || listeners.iter().any(|l| l.services.is_empty());
+        let served = listeners
+            .iter()
+            .any(|listener| listener.serves(Service::Agent));
+        if !served && !unknown && !self.config.lab.allow_no_listeners {
+            let fix = "add a [[listener]] with services = [\"agent\"]";
+            self.refuse(
+                "no_listeners",
+                "listener",
+                "serves no agents anywhere".into(),
+                fix,
+            );
+        }
+    }
+
+    /// BOOT-7: what a listener serves is never guessed.
+    fn services(&mut self, index: usize, listener: &Listener) {
+        let key = numbered("listener.services", index);
+        if listener.services.is_empty() && !self.is_refused(&key) {
+            let fix = "add services = [\"agent\"] or [\"management\"]";
+            self.refuse("service_without_routes", &key, "is missing".into(), fix);
+        }
+    }
+
+    /// BOOT-6, and the same for the ports of metrics and health.
+    fn names_and_ports(&mut self) {
+        let mut names = HashMap::new();
+        let mut ports: Vec<(String, SocketAddr)> = Vec::new();
+        for (index, listener) in self.config.listeners.iter().enumerate() {
+            let key = numbered("listener.name", index);
+            if let Some(first) = names.insert(&listener.name, index) {
+                let fault = format!("is the name of listener[{first}] too");
+                self.refuse(
+                    "duplicate_name",
+                    &key,
+                    fault,
+                    "give each listener its own name",
+                );
+            }
+            self.port(
+                &mut ports,
+                numbered("listener.address", index),
+                listener.address,
+            );
+        }
+        let observe = &self.config.observe;
+        self.port(
+            &mut ports,
+            "observe.metrics_address".into(),
+            observe.metrics_address,
+        );
+        self.port(
+            &mut ports,
+            "observe.health_address".into(),
+            observe.health_address,
+        );
+    }
+
+    fn port(&mut self, ports: &mut Vec<(String, SocketAddr)>, key: String, address: SocketAddr) {
+        if address.port() == 0 || self.is_refused(&key) {
+            return;
+        }
+        let of_listener = |key: &str| key.starts_with("listener");
+        let clash = ports.iter().find(|(other_key, other)| {
+            other.port() == address.port()
+                && ((of_listener(&key) && of_listener(other_key))
+                    || overlap(other.ip(), address.ip()))
+        });
+        if let Some((other, _)) = clash {
+            let fault = format!("has port {}, as {other} has", address.port());
+            self.refuse("duplicate_port", &key, fault, "give each its own port");
+        }
+        ports.push((key, address));
+    }
+
+    /// BOOT-9. Nothing can guard a management listener in this version but loopback.
+    fn management_is_guarded(&mut self, index: usize, listener: &Listener) {
+        let key = numbered("listener.address", index);
+        let tls = self
+            .loader
+            .document
+            .tables
+            .contains_key(&numbered("listener.tls", index));
+        let ip = listener.address.ip().to_canonical();
+        if !listener.serves(Service::Management) || ip.is_loopback() || tls {
+            return;
+        }
+        let fault = "serves management beyond loopback without mutual TLS".to_owned();
+        if self.config.lab.allow_insecure_management {
+            self.warn(&key, fault, "lab.allow_insecure_management lets it start");
+        } else if !self.is_refused(&key) {
+            let fix = format!("listen on 127.0.0.1 (TLS is {})", later::NOT_SERVED);
+            self.refuse("insecure_mgmt_listener (no_tls)", &key, fault, &fix);
+        }
+    }
+
+    fn message_sizes(&mut self, index: usize, listener: &Listener) {
+        let limits = &listener.limits;
+        let message = limits.max_message_bytes;
+        let memory = limits.max_connection_memory_bytes;
+        if memory < message {
+            let key = numbered("listener.limits.max_connection_memory_bytes", index);
+            let fault = format!("is {memory}, less than max_message_bytes {message}");
+            self.refuse(
+                "bad_limits",
+                &key,
+                fault,
+                "raise it or lower max_message_bytes",
+            );
+        }
+        if listener.serves(Service::Agent) && message < LARGEST_REPORT_BYTES {
+            let key = numbered("listener.limits.max_message_bytes", index);
+            let fault = format!("is {message}, less than an inventory report can have");
+            self.warn(&key, fault, "at least 5872026 lets every report pass");
+        }
+    }
+
+    /// BOOT-12.
+    fn upstream(&mut self) {
+        let key = "upstream.endpoints";
+        let upstream = &self.config.upstream;
+        let allowed = self.config.lab.allow_no_upstream;
+        if upstream.endpoints.is_empty() && !allowed && !self.is_refused(key) {
+            let fix = "add endpoints = [\"http://host:port\"]";
+            self.refuse("no_default_channel", key, "names no server".into(), fix);
+        }
+    }
+
+    fn cluster_id(&mut self) {
+        let bytes = self.config.node.cluster_id.len();
+        if bytes > CLUSTER_ID_BYTES {
+            let fault = format!("is a string of {bytes} bytes, more than {CLUSTER_ID_BYTES}");
+            self.warn("node.cluster_id", fault, "the server shows it as unknown");
+        }
+    }
+}
+
+/// Whether what follows a key is nothing or an item of its list.
+fn is_item(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('[')
+}
+
+fn overlap(a: IpAddr, b: IpAddr) -> bool {
+    let (a, b) = (a.to_canonical(), b.to_canonical());
+    a == b || a.is_unspecified() || b.is_unspecified()
+}

@@ -1,0 +1,166 @@
+//! One key: where its value lives in the configuration, what fits there, what a bad value does.
+//!
+//! Responsible for moving one value in and out, typed. Must never know which keys there are: that
+//! is [`super::keys`].
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::document::{Node, Raw};
+use super::print;
+use super::schema::{Endpoint, LogFormat, Service};
+use super::values::{self, Misfit, Range, TextRule};
+
+/// What a value that does not fit does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bad {
+    /// The default is used, with a warning (BOOT-20).
+    Default,
+    /// As `Default` for a bad port of a readable address; anything else refuses, since the default
+    /// could open to everybody what was meant for one interface.
+    DefaultPort,
+    /// The gateway refuses to start, with this defect term.
+    Refuse(&'static str),
+}
+
+pub(super) type At<T, F> = fn(&mut T) -> &mut F;
+
+/// Where a value lives and what fits there.
+pub(super) enum Slot<T> {
+    Millis(At<T, Duration>, Range),
+    Seconds(At<T, Duration>, Range),
+    Size(At<T, usize>, Range),
+    Count(At<T, u32>, Range),
+    Flag(At<T, bool>),
+    Text(At<T, String>, &'static TextRule),
+    Address(At<T, SocketAddr>),
+    Format(At<T, LogFormat>),
+    Services(At<T, Vec<Service>>),
+    Endpoints(At<T, Vec<Endpoint>>),
+}
+
+/// One key of `T`: of the file's root tables ([`Config`]) or of one listener.
+pub(super) struct Key<T> {
+    /// `notify.pending_max`, `listener.limits.max_connections`.
+    pub(super) path: &'static str,
+    pub(super) slot: Slot<T>,
+    pub(super) bad: Bad,
+    /// The variable that replaces it. For an address it replaces the port.
+    pub(super) env: Option<&'static str>,
+    /// How the default is told when it depends on other keys.
+    pub(super) derived: Option<&'static str>,
+}
+
+impl<T> Key<T> {
+    pub(super) const fn new(path: &'static str, slot: Slot<T>) -> Self {
+        Self {
+            path,
+            slot,
+            bad: Bad::Default,
+            env: None,
+            derived: None,
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    /// Puts a value in its place, if it fits.
+    pub(super) fn put(&self, target: &mut T, node: &Node) -> Result<(), Vec<Misfit>> {
+        let raw = &node.raw;
+        let put = match self {
+            Self::Millis(at, range) => range
+                .accept(raw)
+                .map(|value| *at(target) = Duration::from_millis(value)),
+            Self::Seconds(at, range) => range
+                .accept(raw)
+                .map(|value| *at(target) = Duration::from_secs(value)),
+            Self::Size(at, range) => range
+                .accept(raw)
+                .and_then(|value| usize::try_from(value).ok())
+                .map(|value| *at(target) = value),
+            Self::Count(at, range) => range
+                .accept(raw)
+                .and_then(|value| u32::try_from(value).ok())
+                .map(|value| *at(target) = value),
+            Self::Flag(at) => raw.flag().map(|flag| *at(target) = flag),
+            Self::Text(at, rule) => raw
+                .text()
+                .filter(|text| (rule.fits)(text))
+                .map(|text| text.clone_into(at(target))),
+            Self::Address(at) => values::address(raw).map(|address| *at(target) = address),
+            Self::Format(at) => raw
+                .text()
+                .and_then(|text| match text {
+                    "text" => Some(LogFormat::Text),
+                    "json" => Some(LogFormat::Json),
+                    _ => None,
+                })
+                .map(|format| *at(target) = format),
+            Self::Services(at) => return values::services(node).map(|list| *at(target) = list),
+            Self::Endpoints(at) => return values::endpoints(node).map(|list| *at(target) = list),
+        };
+        put.ok_or_else(|| vec![Misfit::new(node, self.allowed())])
+    }
+
+    /// The value in force, as TOML.
+    pub(super) fn show(&self, target: &mut T) -> String {
+        match self {
+            Self::Millis(at, _) => at(target).as_millis().to_string(),
+            Self::Seconds(at, _) => at(target).as_secs().to_string(),
+            Self::Size(at, _) => at(target).to_string(),
+            Self::Count(at, _) => at(target).to_string(),
+            Self::Flag(at) => at(target).to_string(),
+            Self::Text(at, _) => print::quoted(at(target)),
+            Self::Address(at) => print::quoted(&at(target).to_string()),
+            Self::Format(at) => print::quoted(match at(target) {
+                LogFormat::Text => "text",
+                LogFormat::Json => "json",
+            }),
+            Self::Services(at) => print::list(at(target).iter().map(|service| match service {
+                Service::Agent => "agent".to_owned(),
+                Service::Management => "management".to_owned(),
+            })),
+            Self::Endpoints(at) => print::list(
+                at(target)
+                    .iter()
+                    .map(|endpoint| format!("http://{endpoint}")),
+            ),
+        }
+    }
+
+    /// What fits, for a message.
+    pub(super) fn allowed(&self) -> String {
+        match self {
+            Self::Millis(_, range)
+            | Self::Seconds(_, range)
+            | Self::Size(_, range)
+            | Self::Count(_, range) => range.to_string(),
+            Self::Flag(_) => "true or false".into(),
+            Self::Text(_, rule) => rule.allowed.into(),
+            Self::Address(_) => values::ADDRESS_ALLOWED.into(),
+            Self::Format(_) => "\"text\" or \"json\"".into(),
+            Self::Services(_) => values::SERVICES_ALLOWED.into(),
+            Self::Endpoints(_) => values::ENDPOINTS_ALLOWED.into(),
+        }
+    }
+
+    /// The value of a variable, in the type that fits here; `None` when it can't be one.
+    pub(super) fn parse_variable(&self, text: &str) -> Option<Raw> {
+        match self {
+            Self::Millis(..) | Self::Seconds(..) | Self::Size(..) | Self::Count(..) => {
+                text.parse().ok().map(Raw::Integer)
+            }
+            Self::Flag(_) => match text {
+                "1" => Some(Raw::Flag(true)),
+                "" | "0" => Some(Raw::Flag(false)),
+                _ => None,
+            },
+            Self::Address(_) => text
+                .parse::<u16>()
+                .ok()
+                .map(|port| Raw::Integer(port.into())),
+            Self::Text(..) | Self::Format(_) => Some(Raw::Text(text.to_owned())),
+            Self::Services(_) | Self::Endpoints(_) => None,
+        }
+    }
+}

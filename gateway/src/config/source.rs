@@ -1,0 +1,111 @@
+//! Where a configuration comes from: a file and the environment, as plain values.
+//!
+//! Responsible for the only reads of the outside world in this room. Must never interpret what
+//! it read: that is [`super::load`], which tests call without a file or a process environment.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::document::Position;
+use super::problem::{Place, Problem, Refused};
+
+/// Largest file that is read, in bytes. A real one has about 8 KiB.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// What a configuration is made from.
+#[derive(Debug, Clone, Default)]
+pub struct Source {
+    /// The file; without one the defaults are in force.
+    pub file: Option<SourceFile>,
+    /// The environment. Only names that begin with `YUZU_GW_` are looked at.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// This host's name, for an empty `node.name`.
+    pub host_name: Option<String>,
+}
+
+/// A configuration file that was read.
+#[derive(Debug, Clone)]
+pub struct SourceFile {
+    /// Its path as it was given, for messages.
+    pub path: Arc<str>,
+    /// Its text.
+    pub text: String,
+}
+
+impl Source {
+    /// Reads the file, the process's environment and the host's name.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be read, has more than 1 MiB or is not UTF-8.
+    pub fn read(path: Option<&Path>) -> Result<Self, Refused> {
+        Ok(Self {
+            file: path.map(read_file).transpose()?,
+            environment: std::env::vars_os()
+                .filter(|(name, _)| is_ours(name))
+                .collect(),
+            host_name: host_name(),
+        })
+    }
+}
+
+/// Whether a variable's name begins with `YUZU_GW_`.
+pub(super) fn is_ours(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"YUZU_GW_")
+}
+
+fn read_file(path: &Path) -> Result<SourceFile, Refused> {
+    let shown: Arc<str> = path.display().to_string().into();
+    let unreadable = |fault: String| {
+        let place = Place::Nowhere;
+        Problem::refuses(
+            "unreadable_file",
+            place,
+            shown.to_string(),
+            fault,
+            "name a readable file",
+        )
+    };
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| Refused::because(unreadable(format!("can't be read: {error}"))))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let fault = format!("has more than {MAX_FILE_BYTES} bytes");
+        return Err(Refused::because(unreadable(fault)));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(SourceFile { path: shown, text }),
+        Err(error) => Err(Refused::because(not_utf8(&shown, &error))),
+    }
+}
+
+fn not_utf8(path: &Arc<str>, error: &std::string::FromUtf8Error) -> Problem {
+    let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+    let Position { line, column } = Position::after(&String::from_utf8_lossy(good));
+    let place = Place::At {
+        path: path.clone(),
+        line,
+        column,
+    };
+    Problem::refuses(
+        "bad_syntax",
+        place,
+        "the file",
+        "is not UTF-8 here",
+        "save it as UTF-8",
+    )
+}
+
+/// The kernel's idea of the name: there is no safe call for it in the standard library.
+fn host_name() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+}

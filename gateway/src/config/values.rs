@@ -1,0 +1,311 @@
+//! Single values: which of them fit, and how one that does not is described.
+//!
+//! Responsible for ranges, words, addresses, endpoints. Must never know a key's name.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::document::{Node, Raw};
+use super::later;
+use super::problem::Place;
+use super::schema::{Endpoint, Service};
+
+/// Inclusive bounds of an integer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) min: u64,
+    pub(super) max: u64,
+    /// 0 fits besides.
+    pub(super) or_zero: bool,
+}
+
+impl Range {
+    pub(super) const fn new(min: u64, max: u64) -> Self {
+        Self {
+            min,
+            max,
+            or_zero: false,
+        }
+    }
+
+    pub(super) const fn zero_or(min: u64, max: u64) -> Self {
+        Self {
+            min,
+            max,
+            or_zero: true,
+        }
+    }
+
+    pub(super) fn accept(self, raw: &Raw) -> Option<u64> {
+        let Raw::Integer(value) = raw else {
+            return None;
+        };
+        let value = u64::try_from(*value).ok()?;
+        let fits = (self.min..=self.max).contains(&value) || (self.or_zero && value == 0);
+        fits.then_some(value)
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let zero = if self.or_zero { "0 or " } else { "" };
+        write!(f, "{zero}an integer from {} to {}", self.min, self.max)
+    }
+}
+
+/// A string with a form of its own.
+pub(super) struct TextRule {
+    pub(super) allowed: &'static str,
+    pub(super) fits: fn(&str) -> bool,
+}
+
+pub(super) static NODE_NAME: TextRule = TextRule {
+    allowed: "a string of at most 255 bytes without control characters",
+    fits: |text| text.len() <= 255 && !text.chars().any(char::is_control),
+};
+
+/// The server keeps 64 bytes; a longer one is told by [`super::refusals`] (BOOT-16).
+pub(super) static CLUSTER_ID: TextRule = TextRule {
+    allowed: "a UTF-8 string of at most 1024 bytes",
+    fits: |text| text.len() <= 1024,
+};
+
+/// A metric label and a log field, so kept short and plain.
+pub(super) static LISTENER_NAME: TextRule = TextRule {
+    allowed: "1 to 64 letters, digits, '-', '_' or '.'",
+    fits: |text| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        (1..=64).contains(&text.len()) && text.chars().all(plain)
+    },
+};
+
+pub(super) static LOG_LEVEL: TextRule = TextRule {
+    allowed: "off, error, warn, info, debug or trace, or a list like \"info,yuzu_gateway=debug\"",
+    fits: is_log_level,
+};
+
+/// A bare word would pass the log library as the name of a module, and switch all else off.
+fn is_log_level(text: &str) -> bool {
+    let is_level = |text: &str| {
+        ["off", "error", "warn", "info", "debug", "trace"].contains(&text.to_lowercase().as_str())
+    };
+    let is_module = |text: &str| {
+        !text.is_empty()
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_:-".contains(c))
+    };
+    text.len() <= 1024
+        && text.split(',').all(|part| match part.split_once('=') {
+            Some((module, level)) => is_module(module) && is_level(level),
+            None => is_level(part),
+        })
+}
+
+/// A value that does not fit: the whole one, or one item of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Misfit {
+    /// `[1]` for an item, else empty.
+    pub(super) item: String,
+    pub(super) place: Place,
+    /// The clause behind the key.
+    pub(super) fault: String,
+    /// What to do, when there is something better to say than "correct it".
+    pub(super) fix: Option<String>,
+    /// The defect term, when this defect has one of its own.
+    pub(super) term: Option<&'static str>,
+}
+
+impl Misfit {
+    pub(super) fn new(node: &Node, allowed: impl fmt::Display) -> Self {
+        let fault = format!("is {}, not {allowed}", node.raw.shape());
+        Self {
+            item: String::new(),
+            place: node.place.clone(),
+            fault,
+            fix: None,
+            term: None,
+        }
+    }
+
+    fn item(self, index: usize) -> Self {
+        Self {
+            item: format!("[{index}]"),
+            ..self
+        }
+    }
+
+    fn because(
+        node: &Node,
+        fault: impl Into<String>,
+        fix: impl Into<String>,
+        term: &'static str,
+    ) -> Self {
+        let (fault, fix, term) = (fault.into(), Some(fix.into()), Some(term));
+        Self {
+            item: String::new(),
+            place: node.place.clone(),
+            fault,
+            fix,
+            term,
+        }
+    }
+}
+
+pub(super) const SERVICES_ALLOWED: &str = "a list of \"agent\" and \"management\"";
+
+/// What a listener serves (BOOT-7).
+pub(super) fn services(node: &Node) -> Result<Vec<Service>, Vec<Misfit>> {
+    let Raw::List(items) = &node.raw else {
+        return Err(vec![Misfit::new(node, SERVICES_ALLOWED)]);
+    };
+    if items.is_empty() {
+        let fix = format!("name at least one of {SERVICES_ALLOWED}");
+        return Err(vec![Misfit::because(
+            node,
+            "is empty",
+            fix,
+            "service_without_routes",
+        )]);
+    }
+    let (mut services, mut misfits) = (Vec::new(), Vec::new());
+    for (index, item) in items.iter().enumerate() {
+        match service(item) {
+            Ok(service) if services.contains(&service) => {
+                let misfit = Misfit::because(item, "is listed twice", "delete it", "bad_routes");
+                misfits.push(misfit.item(index));
+            }
+            Ok(service) => services.push(service),
+            Err(misfit) => misfits.push(misfit.item(index)),
+        }
+    }
+    if misfits.is_empty() {
+        Ok(services)
+    } else {
+        Err(misfits)
+    }
+}
+
+fn service(node: &Node) -> Result<Service, Misfit> {
+    match node.raw.text() {
+        Some("agent") => Ok(Service::Agent),
+        Some("management") => Ok(Service::Management),
+        Some("node") => {
+            let fault = format!(
+                "asks for node-to-node traffic, which is {}",
+                later::NOT_SERVED
+            );
+            Err(Misfit::because(node, fault, "delete it", later::TERM))
+        }
+        _ => Err(Misfit::new(node, "\"agent\" or \"management\"")),
+    }
+}
+
+pub(super) const ENDPOINTS_ALLOWED: &str = "a list of \"http://host:port\"";
+
+/// The server's endpoints (BOOT-11, BOOT-15).
+pub(super) fn endpoints(node: &Node) -> Result<Vec<Endpoint>, Vec<Misfit>> {
+    let Raw::List(items) = &node.raw else {
+        return Err(vec![Misfit::new(node, ENDPOINTS_ALLOWED)]);
+    };
+    let (mut endpoints, mut misfits) = (Vec::new(), Vec::new());
+    for (index, item) in items.iter().enumerate() {
+        match endpoint(item) {
+            Ok(_) if index > 0 => {
+                let fault = format!("is a standby endpoint, which is {}", later::NOT_SERVED);
+                let fix = "keep one endpoint";
+                misfits.push(Misfit::because(item, fault, fix, later::TERM).item(index));
+            }
+            Ok(endpoint) => endpoints.push(endpoint),
+            Err(misfit) => misfits.push(misfit.item(index)),
+        }
+    }
+    let is_https = |item: &Node| {
+        item.raw
+            .text()
+            .is_some_and(|text| text.starts_with("https://"))
+    };
+    if items.iter().any(is_https) && !items.iter().all(is_https) {
+        let fix = "use one scheme for all of them";
+        misfits.push(Misfit::because(
+            node,
+            "mixes http and https",
+            fix,
+            "mixed_upstream_endpoints",
+        ));
+    }
+    if misfits.is_empty() {
+        Ok(endpoints)
+    } else {
+        Err(misfits)
+    }
+}
+
+fn endpoint(node: &Node) -> Result<Endpoint, Misfit> {
+    const ALLOWED: &str = "\"http://host:port\"";
+    let misfit = || Misfit {
+        term: Some("bad_endpoint"),
+        ..Misfit::new(node, ALLOWED)
+    };
+    let text = node.raw.text().ok_or_else(misfit)?;
+    let (scheme, authority) = text.split_once("://").ok_or_else(misfit)?;
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let (host, port) = authority.rsplit_once(':').ok_or_else(misfit)?;
+    let port: u16 = port
+        .parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(misfit)?;
+    match scheme {
+        "http" => {}
+        "https" => {
+            let fault = format!("asks for TLS, which is {}", later::NOT_SERVED);
+            let fix = "use http:// over a trusted network";
+            return Err(Misfit::because(node, fault, fix, later::TERM));
+        }
+        _ => return Err(misfit()),
+    }
+    let host = bare_host(host).ok_or_else(|| {
+        let fault = format!("has a bad host: it is {}", node.raw.shape());
+        Misfit::because(
+            node,
+            fault,
+            "use a host name, an IPv4 or an [IPv6] address",
+            "bad_host",
+        )
+    })?;
+    Ok(Endpoint { host, port })
+}
+
+fn bare_host(host: &str) -> Option<String> {
+    if let Some(inner) = host.strip_prefix('[') {
+        let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
+        return Some(address.to_string());
+    }
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+    };
+    let relative = host.strip_suffix('.').unwrap_or(host);
+    (host.len() <= 253 && relative.split('.').all(label)).then(|| host.to_owned())
+}
+
+pub(super) const ADDRESS_ALLOWED: &str = "an address like \"127.0.0.1:50051\" or \"[::1]:50051\"";
+
+pub(super) fn address(raw: &Raw) -> Option<SocketAddr> {
+    raw.text()?.parse().ok()
+}
+
+/// The IP of an address whose port is missing or bad.
+pub(super) fn ip_of_bad_address(raw: &Raw) -> Option<IpAddr> {
+    let text = raw.text()?;
+    let bare = |text: &str| {
+        text.trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse()
+            .ok()
+    };
+    bare(text).or_else(|| bare(text.rsplit_once(':')?.0))
+}
