@@ -25,9 +25,6 @@ MIB = 1 << 20
 SECRET = "never-in-a-log"
 
 
-# --- the main job -------------------------------------------------------------------------------
-
-
 def cmd_6_a_command_reaches_its_agent_and_every_frame_comes_back(rig):
     peer = rig.connected()
     answers = rig.operator.send([peer.agent_id], "c-1", parameters={"path": SECRET})
@@ -157,9 +154,6 @@ def inv_4_an_inventory_report_and_its_answer_pass(rig):
     equal(proxied, agent.InventoryReport(session_id=peer.session_id, **fields))
 
 
-# --- registration -------------------------------------------------------------------------------
-
-
 def reg_2_an_agent_id_is_1_to_256_bytes(rig):
     peer = rig.agent()
     text = "agent_id length exceeds 256 bytes or is empty"
@@ -240,9 +234,6 @@ def w_6_a_message_over_the_limit_is_refused_and_harms_nothing_else(rig):
     equal(len(rig.operator.send([peer.agent_id], "c-after")), 3)
 
 
-# --- sessions -----------------------------------------------------------------------------------
-
-
 def sub_1_a_stream_without_session_header_is_refused(rig):
     peer = rig.agent()
     peer.subscribe_without_session()
@@ -288,9 +279,6 @@ def lsn_12_pings_every_second_on_a_quiet_stream_are_answered(rig):
     equal(rig.server.calls("ProxyRegister", lambda r: r.info.agent_id == peer.agent_id)[1:], [])
 
 
-# --- management ---------------------------------------------------------------------------------
-
-
 def mgmt_1_agents_are_listed_page_by_page_in_order(rig):
     peers = [rig.connected(str(n)) for n in range(5)]
     listed = [a.agent_id for a in rig.operator.list_agents(limit=2)]
@@ -329,9 +317,6 @@ def mgmt_5_the_connected_agents_are_summed_up(rig):
     equal(answer.agent_id, peer.agent_id)
     equal(list(answer.plugin_data), [peer.agent_id])
     assert peer.session_id.encode() in answer.plugin_data[peer.agent_id]
-
-
-# --- a newer contract on both sides -------------------------------------------------------------
 
 
 def newer(message):
@@ -383,9 +368,6 @@ def w_2_newer_inventory_passes_unchanged(rig):
     proxied = rig.server.wait(
         "ProxyInventory", lambda r: r.session_id == peer.session_id)[0].request
     equal(proxied, report)
-
-
-# --- the end ------------------------------------------------------------------------------------
 
 
 def stop_4_sigterm_tells_the_server_of_every_session(rig):
