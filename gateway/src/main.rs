@@ -1,6 +1,7 @@
 //! The binary: arguments in, exit code out.
 
 mod cli;
+mod run;
 
 use std::process::ExitCode;
 
@@ -10,7 +11,7 @@ use cli::{Arguments, Command};
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Run(_) => ExitCode::from(cli::REFUSED),
+        Command::Run(file) => run::run(&file),
         Command::Check(file) => cli::check(&file),
         Command::Config(file) => cli::config(&file),
     }

@@ -1,0 +1,79 @@
+//! `yuzu-gateway run`: configuration, log, runtime, serve, stop.
+//!
+//! Responsible for the order of these and for the exit code. Must never hold logic worth a test of
+//! its own.
+
+use std::process::ExitCode;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use yuzu_gateway::config::Loaded;
+use yuzu_gateway::{Gateway, observe};
+
+use crate::cli::{self, FileArgument};
+
+/// Serves until a signal, then stops as planned.
+pub(crate) fn run(file: &FileArgument) -> ExitCode {
+    let Loaded { config, warnings, .. } = match file.load() {
+        Ok(loaded) => loaded,
+        Err(refused) => return cli::refuse(&refused),
+    };
+    if let Err(error) = observe::log::init(&config.observe.log_level, config.observe.log_format) {
+        return failed(&error.to_string());
+    }
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    match runtime {
+        Err(error) => failed(&format!("the runtime can not start: {error}")),
+        Ok(runtime) => runtime.block_on(serve(config)),
+    }
+}
+
+async fn serve(config: yuzu_gateway::config::Config) -> ExitCode {
+    let mut stop = match Stop::new() {
+        Ok(stop) => stop,
+        Err(error) => return failed(&format!("signals can not be received: {error}")),
+    };
+    let gateway = match Gateway::start(config).await {
+        Ok(gateway) => gateway,
+        Err(error) => return failed(&error.to_string()),
+    };
+    stop.asked().await;
+    tokio::select! {
+        report = gateway.shutdown() => {
+            if report.unsent == 0 { ExitCode::SUCCESS } else { cli::INCOMPLETE.into() }
+        }
+        () = stop.asked() => {
+            tracing::warn!("second signal: stopping at once");
+            cli::INCOMPLETE.into()
+        }
+    }
+}
+
+fn failed(reason: &str) -> ExitCode {
+    cli::complain(&format!("CRITICAL Refusing to start: {reason}"));
+    cli::REFUSED.into()
+}
+
+/// SIGTERM or Ctrl-C.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
