@@ -11,4 +11,6 @@ pub mod fleet;
 pub mod http;
 pub mod metrics;
 pub mod operator;
+pub mod process;
 pub mod raw;
+pub mod testbed;

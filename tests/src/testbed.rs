@@ -45,7 +45,10 @@ impl Default for Setup {
         gateway.observe.metrics_address = free;
         gateway.observe.health_address = free;
         gateway.heartbeat.batch_interval = Duration::from_millis(100);
-        Self { server: StubConfig::default(), gateway }
+        Self {
+            server: StubConfig::default(),
+            gateway,
+        }
     }
 }
 
@@ -68,11 +71,17 @@ impl Setup {
     /// # Panics
     /// When one of them does not start: no test can go on without.
     pub async fn start(mut self) -> TestBed {
-        let server = StubServer::start(self.server).await.expect("the server stub starts");
+        let server = StubServer::start(self.server)
+            .await
+            .expect("the server stub starts");
         let address = server.addr();
-        self.gateway.upstream.endpoints =
-            vec![Endpoint { host: address.ip().to_string(), port: address.port() }];
-        let gateway = Gateway::start(self.gateway).await.expect("the gateway starts");
+        self.gateway.upstream.endpoints = vec![Endpoint {
+            host: address.ip().to_string(),
+            port: address.port(),
+        }];
+        let gateway = Gateway::start(self.gateway)
+            .await
+            .expect("the gateway starts");
         TestBed { server, gateway }
     }
 }
@@ -99,7 +108,9 @@ impl TestBed {
     /// # Panics
     /// When it can not connect.
     pub async fn bare_agent(&self, id: &str) -> Agent {
-        Agent::connect(self.gateway.agent_address(), id).await.expect("a connection")
+        Agent::connect(self.gateway.agent_address(), id)
+            .await
+            .expect("a connection")
     }
 
     /// Options of a fleet at this gateway without heartbeats and with fast backoff.
@@ -116,7 +127,9 @@ impl TestBed {
     /// # Panics
     /// When it can not connect.
     pub async fn operator(&self) -> Operator {
-        Operator::connect(self.gateway.management_address()).await.expect("a connection")
+        Operator::connect(self.gateway.management_address())
+            .await
+            .expect("a connection")
     }
 
     /// tonic's own client for the management listener.
@@ -125,7 +138,8 @@ impl TestBed {
     /// When it can not connect.
     pub async fn management(&self) -> ManagementServiceClient<tonic::transport::Channel> {
         let uri = format!("http://{}", self.gateway.management_address());
-        ManagementServiceClient::connect(uri).await.expect("a connection")
+        let endpoint = tonic::transport::Endpoint::from_shared(uri).expect("an address");
+        ManagementServiceClient::new(endpoint.connect().await.expect("a connection"))
     }
 
     /// Scrapes the metrics.
@@ -133,7 +147,9 @@ impl TestBed {
     /// # Panics
     /// When the endpoint does not answer as it must.
     pub async fn metrics(&self) -> Metrics {
-        let answer = http::get(self.gateway.metrics_address(), "/metrics").await.expect("a scrape");
+        let answer = http::get(self.gateway.metrics_address(), "/metrics")
+            .await
+            .expect("a scrape");
         assert_eq!(answer.status, 200, "{}", answer.body);
         Metrics::parse(&answer.body).expect("the text format")
     }
@@ -143,7 +159,10 @@ impl TestBed {
     /// # Panics
     /// When there is no such series.
     pub async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let value = self.metrics().await.value(&format!("yuzu_gw_{name}"), labels);
+        let value = self
+            .metrics()
+            .await
+            .value(&format!("yuzu_gw_{name}"), labels);
         value.unwrap_or_else(|| panic!("no series {name} {labels:?}"))
     }
 
@@ -168,8 +187,13 @@ impl TestBed {
     /// # Panics
     /// When the endpoint does not answer as it must.
     pub async fn ready(&self) -> (u16, serde_json::Value) {
-        let answer = http::get(self.gateway.health_address(), "/readyz").await.expect("an answer");
-        (answer.status, serde_json::from_str(&answer.body).expect("JSON"))
+        let answer = http::get(self.gateway.health_address(), "/readyz")
+            .await
+            .expect("an answer");
+        (
+            answer.status,
+            serde_json::from_str(&answer.body).expect("JSON"),
+        )
     }
 
     /// Waits for the server to receive a notice about this session.
@@ -180,12 +204,19 @@ impl TestBed {
         let look = |state: &State| {
             notices(state).find(|n| n.event() == event && n.session_id == session_id)
         };
-        self.server.wait_for(event.as_str_name(), PATIENCE, look).await.expect("a notice")
+        self.server
+            .wait_for(event.as_str_name(), PATIENCE, look)
+            .await
+            .expect("a notice")
     }
 
     /// The notices the server received about this session so far.
     pub fn notices_of(&self, session_id: &str) -> Vec<StreamStatusNotification> {
-        self.server.view(|state| notices(state).filter(|n| n.session_id == session_id).collect())
+        self.server.view(|state| {
+            notices(state)
+                .filter(|n| n.session_id == session_id)
+                .collect()
+        })
     }
 
     /// Stops the gateway as planned, and then the server.
@@ -201,5 +232,7 @@ impl TestBed {
 }
 
 fn notices(state: &State) -> impl Iterator<Item = StreamStatusNotification> {
-    state.received(Rpc::NotifyStreamStatus).filter_map(|received| received.stream_status())
+    state
+        .received(Rpc::NotifyStreamStatus)
+        .filter_map(|received| received.stream_status())
 }

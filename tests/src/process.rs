@@ -1,0 +1,202 @@
+//! A gateway as its own process, for what can only be measured from outside.
+//!
+//! Responsible for a configuration file, for the process and its log, for its memory and its end.
+//! Must never leave the process behind: it is killed when dropped.
+
+use crate::http;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+
+/// Lines of the log shown when the process fails.
+const LOG_LINES: usize = 20;
+
+/// A running `yuzu-gateway run`.
+#[derive(Debug)]
+pub struct GatewayProcess {
+    child: Child,
+    directory: PathBuf,
+    /// Its agent listener.
+    pub agents: SocketAddr,
+    /// Its management listener.
+    pub management: SocketAddr,
+    /// Its health endpoint.
+    pub health: SocketAddr,
+    /// Its metrics endpoint.
+    pub metrics: SocketAddr,
+}
+
+impl GatewayProcess {
+    /// Starts `binary` with a configuration of its own, and waits until it is ready.
+    ///
+    /// # Errors
+    /// A sentence for the user, with the end of the log.
+    pub async fn start(binary: &Path, server: SocketAddr, limit: Duration) -> Result<Self, String> {
+        let name = format!("yuzu-gateway-{}-{}", std::process::id(), server.port());
+        let directory = std::env::temp_dir().join(name);
+        let io = |e: std::io::Error| format!("{}: {e}", directory.display());
+        fs::create_dir_all(&directory).map_err(io)?;
+        let [agents, management, health, metrics] = free_addresses().map_err(io)?;
+        let config = directory.join("gateway.toml");
+        let text = format!(
+            "[[listener]]\nname = \"agent\"\nservices = [\"agent\"]\naddress = \"{agents}\"\n\n\
+             [[listener]]\nname = \"management\"\nservices = [\"management\"]\n\
+             address = \"{management}\"\n\n\
+             [upstream]\nendpoints = [\"http://{server}\"]\n\n\
+             [observe]\nmetrics_address = \"{metrics}\"\nhealth_address = \"{health}\"\n\
+             log_level = \"warn\"\n"
+        );
+        fs::write(&config, text).map_err(io)?;
+        let log = File::create(directory.join("log")).map_err(io)?;
+        let child = Command::new(binary)
+            .arg("run")
+            .arg("--config")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(io)?)
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| format!("{} does not start: {e}", binary.display()))?;
+        let mut process = Self {
+            child,
+            directory,
+            agents,
+            management,
+            health,
+            metrics,
+        };
+        process.wait_ready(limit).await?;
+        Ok(process)
+    }
+
+    async fn wait_ready(&mut self, limit: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!(
+                    "the gateway ended with {status}\n{}",
+                    self.log_end()
+                ));
+            }
+            if http::get(self.health, "/readyz")
+                .await
+                .is_ok_and(|answer| answer.status == 200)
+            {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(format!("the gateway is not ready\n{}", self.log_end()));
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Anonymous resident memory in bytes.
+    ///
+    /// # Errors
+    /// When the process is gone or the system does not tell.
+    pub fn anonymous_memory(&self) -> Result<u64, String> {
+        let pid = self.child.id().ok_or("the gateway has ended")?;
+        let status =
+            fs::read_to_string(format!("/proc/{pid}/status")).map_err(|e| e.to_string())?;
+        rss_anon(&status).ok_or_else(|| "the system tells no RssAnon".into())
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    ///
+    /// # Errors
+    /// When it has not ended within `limit`.
+    pub async fn terminate(mut self, limit: Duration) -> Result<ExitStatus, String> {
+        let pid = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()));
+        kill_process(pid.ok_or("the gateway has ended")?, Signal::TERM)
+            .map_err(|e| e.to_string())?;
+        let ended = tokio::time::timeout(limit, self.child.wait()).await;
+        ended
+            .map_err(|_| "the gateway does not end".to_owned())?
+            .map_err(|e| e.to_string())
+    }
+
+    /// The last lines of its log.
+    pub fn log_end(&self) -> String {
+        let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+    }
+}
+
+impl Drop for GatewayProcess {
+    fn drop(&mut self) {
+        // What is left behind is a few small files in the temporary directory.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// `yuzu-gateway` beside the running binary.
+///
+/// # Errors
+/// A sentence for the user, when it is not there.
+pub fn gateway_binary() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let binary = own.with_file_name("yuzu-gateway");
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    let profile = if cfg!(debug_assertions) {
+        ""
+    } else {
+        " --release"
+    };
+    Err(format!(
+        "{} is not there: build it with `cargo build{profile} -p yuzu-gateway`, or name another \
+         with --gateway-binary",
+        binary.display()
+    ))
+}
+
+/// Free ports on loopback. Another process may take one before it is used; then the gateway says
+/// so.
+fn free_addresses<const N: usize>() -> std::io::Result<[SocketAddr; N]> {
+    let mut held = Vec::new();
+    let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
+    for address in &mut addresses {
+        let listener = TcpListener::bind(*address)?;
+        *address = listener.local_addr()?;
+        held.push(listener);
+    }
+    Ok(addresses)
+}
+
+fn rss_anon(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_anonymous_memory() {
+        let status = "VmRSS:\t  200 kB\nRssAnon:\t     124 kB\nRssFile:\t 76 kB\n";
+        assert_eq!(rss_anon(status), Some(124 * 1024));
+        assert_eq!(rss_anon("VmRSS: 1 kB"), None);
+    }
+
+    #[test]
+    fn free_addresses_differ() {
+        let [a, b, c] = free_addresses().unwrap();
+        assert!(a != b && b != c && a != c && a.port() != 0);
+    }
+}
