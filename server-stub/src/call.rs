@@ -46,7 +46,7 @@ pub(crate) async fn serve(
         return Err(h2::Reason::REFUSED_STREAM.into());
     };
     let mut answer = answer(&shared, &connection, request).await?;
-    answer.body_mut().stream = Some(stream);
+    answer.body_mut().hold(stream);
     Ok(answer)
 }
 

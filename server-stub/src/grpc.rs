@@ -64,8 +64,15 @@ fn declared_len(read: &[u8]) -> Option<usize> {
 pub(crate) struct AnswerBody {
     data: Option<Bytes>,
     trailers: Option<HeaderMap>,
-    /// The stream counts as open until the body is gone.
-    pub(crate) stream: Option<StreamGuard>,
+    stream: Option<StreamGuard>,
+}
+
+impl AnswerBody {
+    /// Counts the stream as open until the last piece is taken, and never longer: the peer may
+    /// open the next one as soon as it has that piece.
+    pub(crate) fn hold(&mut self, stream: StreamGuard) {
+        self.stream = Some(stream).filter(|_| !self.is_end_stream());
+    }
 }
 
 impl Body for AnswerBody {
@@ -77,10 +84,11 @@ impl Body for AnswerBody {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let data = self.data.take().map(Frame::data);
-        Poll::Ready(
-            data.or_else(|| self.trailers.take().map(Frame::trailers))
-                .map(Ok),
-        )
+        let frame = data.or_else(|| self.trailers.take().map(Frame::trailers));
+        if self.is_end_stream() {
+            self.stream = None;
+        }
+        Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
