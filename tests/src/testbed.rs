@@ -92,12 +92,26 @@ impl TestBed {
         Setup::default().start().await
     }
 
+    /// Where agents connect.
+    pub fn agents(&self) -> SocketAddr {
+        self.gateway
+            .agent_address()
+            .expect("a bed has an agent listener")
+    }
+
+    /// Where operators connect.
+    pub fn operators(&self) -> SocketAddr {
+        self.gateway
+            .management_address()
+            .expect("a bed has a management listener")
+    }
+
     /// An agent that is registered and subscribed, CONNECTED included.
     ///
     /// # Panics
     /// When it can not attach.
     pub async fn agent(&self, id: &str) -> Agent {
-        let agent = Agent::attach(self.gateway.agent_address(), id).await;
+        let agent = Agent::attach(self.agents(), id).await;
         let agent = agent.unwrap_or_else(|problem| panic!("agent {id}: {problem}"));
         self.notice(Event::Connected, &agent.session_id).await;
         agent
@@ -108,7 +122,7 @@ impl TestBed {
     /// # Panics
     /// When it can not connect.
     pub async fn bare_agent(&self, id: &str) -> Agent {
-        Agent::connect(self.gateway.agent_address(), id)
+        Agent::connect(self.agents(), id)
             .await
             .expect("a connection")
     }
@@ -118,7 +132,7 @@ impl TestBed {
         fleet::Options {
             heartbeat: None,
             backoff_scale: 0.01,
-            ..fleet::Options::new(self.gateway.agent_address(), agents)
+            ..fleet::Options::new(self.agents(), agents)
         }
     }
 
@@ -127,7 +141,7 @@ impl TestBed {
     /// # Panics
     /// When it can not connect.
     pub async fn operator(&self) -> Operator {
-        Operator::connect(self.gateway.management_address())
+        Operator::connect(self.operators())
             .await
             .expect("a connection")
     }
@@ -137,7 +151,7 @@ impl TestBed {
     /// # Panics
     /// When it can not connect.
     pub async fn management(&self) -> ManagementServiceClient<tonic::transport::Channel> {
-        let uri = format!("http://{}", self.gateway.management_address());
+        let uri = format!("http://{}", self.operators());
         let endpoint = tonic::transport::Endpoint::from_shared(uri).expect("an address");
         ManagementServiceClient::new(endpoint.connect().await.expect("a connection"))
     }

@@ -22,6 +22,7 @@ pub(crate) struct System {
     gateway: Gateway,
     fleet: Fleet,
     operator: Option<Operator>,
+    operators_at: SocketAddr,
     ids: Vec<String>,
     /// Number of the last batch of heartbeats that was counted.
     last_batch: u64,
@@ -30,9 +31,9 @@ pub(crate) struct System {
 /// What the end of the gateway left behind.
 pub(crate) struct Farewell {
     /// Notices sent while stopping.
-    pub(crate) sent: u64,
+    pub(crate) sent: usize,
     /// Notices that could not be sent.
-    pub(crate) unsent: u64,
+    pub(crate) unsent: usize,
     /// Simulated agents the server knows as disconnected.
     pub(crate) disconnected: usize,
 }
@@ -47,10 +48,14 @@ impl System {
         let server = server.map_err(|e| format!("the server does not start: {e}"))?;
         let gateway = Gateway::start(config(server.addr())).await;
         let gateway = gateway.map_err(|e| format!("the gateway does not start: {e}"))?;
+        let (agents_at, operators_at) = (gateway.agent_address(), gateway.management_address());
+        let (Some(agents_at), Some(operators_at)) = (agents_at, operators_at) else {
+            return Err("the gateway has no listener for agents or for operators".into());
+        };
         let options = Options {
             prefix: PREFIX.into(),
             heartbeat: Some(HEARTBEAT),
-            ..Options::new(gateway.agent_address(), agents)
+            ..Options::new(agents_at, agents)
         };
         let ids = (0..agents).map(|index| options.agent_id(index)).collect();
         let fleet = Fleet::start(options);
@@ -59,6 +64,7 @@ impl System {
             gateway,
             fleet,
             operator: None,
+            operators_at,
             ids,
             last_batch: 0,
         })
@@ -70,8 +76,7 @@ impl System {
 
     /// Where everything is, and what to try by hand.
     pub(crate) fn describe(&self) -> String {
-        let agents = self.gateway.agent_address();
-        let management = self.gateway.management_address();
+        let (agents, management) = (self.fleet.options().gateway, self.operators_at);
         format!(
             "gateway: agents on {agents}, management on {management}\n\
              metrics: http://{}/metrics   health: http://{}/readyz\n\
@@ -102,7 +107,7 @@ impl System {
                     self.ids.len()
                 )
             })?;
-        let operator = Operator::connect(self.gateway.management_address()).await;
+        let operator = Operator::connect(self.operators_at).await;
         self.operator = Some(operator.map_err(|e| e.to_string())?);
         let took = started.elapsed().as_secs_f64();
         Ok(format!(
