@@ -13,7 +13,9 @@ use crate::cli::{self, FileArgument};
 
 /// Serves until a signal, then stops as planned.
 pub(crate) fn run(file: &FileArgument) -> ExitCode {
-    let Loaded { config, warnings, .. } = match file.load() {
+    let Loaded {
+        config, warnings, ..
+    } = match file.load() {
         Ok(loaded) => loaded,
         Err(refused) => return cli::refuse(&refused),
     };
@@ -23,7 +25,9 @@ pub(crate) fn run(file: &FileArgument) -> ExitCode {
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     match runtime {
         Err(error) => failed(&format!("the runtime can not start: {error}")),
         Ok(runtime) => runtime.block_on(serve(config)),
