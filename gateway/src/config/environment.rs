@@ -87,7 +87,9 @@ pub(super) fn listener_ports(loader: &mut Loader<'_>, listeners: &mut [Listener]
         };
         match one_serving(listeners, service) {
             // Nobody knows what that listener serves: it is refused anyway.
-            _ if listeners.iter().any(|listener| listener.services.is_empty()) => {}
+            _ if listeners
+                .iter()
+                .any(|listener| listener.services.is_empty()) => {}
             Ok(index) => {
                 let port = u16::try_from(port).unwrap_or_default();
                 listeners[index].address.set_port(port);

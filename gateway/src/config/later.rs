@@ -202,9 +202,9 @@ impl Later {
         } else if self.say.is_idle(&node.raw) {
             let (table, key) = path.rsplit_once('.').unwrap_or(("", path));
             let row = idle.entry(table.to_owned());
-            row.or_insert_with(|| (node.place.clone(), Vec::new()))
-                .1
-                .push(key.to_owned());
+            let (first, keys) = row.or_insert_with(|| (node.place.clone(), Vec::new()));
+            *first = first.clone().min(node.place.clone());
+            keys.push(key.to_owned());
         }
     }
 }
