@@ -11,12 +11,14 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::keys;
 use super::problem::{Place, Problem};
 use super::source::SourceFile;
+use super::{keys, later};
 
 /// Syntax errors that are told; the parser may find one in every byte.
 const MAX_SYNTAX_PROBLEMS: usize = 20;
+/// The defect term of an unknown key.
+const UNKNOWN: &str = "unknown_keys";
 /// Unknown keys that are told.
 const MAX_UNKNOWN_KEYS: usize = 100;
 /// Listeners that are read; each takes a port.
@@ -237,21 +239,24 @@ impl Reader<'_> {
     fn unknown(&mut self, key: &Spanned<DeString<'_>>, pattern: &str, shown: &str) {
         self.unknown += 1;
         let place = self.lines.place(key.span().start);
-        let (shown, fault, fix) = match self.unknown.cmp(&MAX_UNKNOWN_KEYS) {
+        let problem = match self.unknown.cmp(&MAX_UNKNOWN_KEYS) {
             Ordering::Less => {
                 let near = self.known.nearest(pattern);
                 let fix = near.map_or("delete it".into(), |near| format!("did you mean {near}?"));
-                (printable(shown), "is not a key", fix)
+                let (shown, fault) = (printable(shown), "is not a key");
+                if pattern.starts_with(later::LENIENT_TABLE) {
+                    Problem::warns(place, shown, fault, fix)
+                } else {
+                    Problem::refuses(UNKNOWN, place, shown, fault, fix)
+                }
             }
-            Ordering::Equal => (
-                "the file".into(),
-                "has more unknown keys",
-                "delete them".into(),
-            ),
+            Ordering::Equal => {
+                let fault = "has more unknown keys";
+                Problem::refuses(UNKNOWN, place, "the file", fault, "delete them")
+            }
             Ordering::Greater => return,
         };
-        self.problems
-            .push(Problem::refuses("unknown_keys", place, shown, fault, fix));
+        self.problems.push(problem);
     }
 
     fn wrong_shape(&mut self, value: &Spanned<DeValue<'_>>, key: &str, allowed: &str, fix: &str) {

@@ -40,6 +40,29 @@ fn boot_3_refuses_unknown_keys() {
 }
 
 #[test]
+fn unknown_keys_of_memory_reclaim_only_warn() {
+    let (lines, starts) = lines(&with(
+        "[memory.reclaim]\ngc_min_bytes = 1\ninterval_ms = 1\n",
+    ));
+    assert!(starts);
+    assert_eq!(
+        lines,
+        [
+            "g.toml:14:1: memory.reclaim.gc_min_bytes is not a key; delete it",
+            "g.toml:15:15: memory.reclaim.interval_ms is 1, not an integer from 100 to 3600000; it \
+             is ignored",
+        ]
+    );
+    let many: String = (0..200).map(|i| format!("key_{i} = 1\n")).collect();
+    let hidden = with(&format!("[memory.reclaim]\n{many}[shutdown]\nflush = 1\n"));
+    assert_eq!(
+        terms(&hidden),
+        ["unknown_keys"],
+        "they hide no key that refuses"
+    );
+}
+
+#[test]
 fn boot_6_refuses_a_name_or_a_fixed_port_used_twice() {
     let twice = |name: &str, address: &str| {
         with(&format!(
