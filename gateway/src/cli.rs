@@ -45,7 +45,7 @@ Exit codes:
           2 it would refuse to start
   config  0 printed
           2 it would refuse to start
-  Wrong arguments end with 2 too.";
+  Wrong arguments and output that can not be written end with 2 too.";
 
 /// Stopped with something unsent; warnings in a check.
 pub(crate) const INCOMPLETE: u8 = 1;
@@ -113,10 +113,16 @@ pub(crate) fn refuse(refused: &Refused) -> ExitCode {
     REFUSED.into()
 }
 
-/// Output that nobody takes is no reason to fail, nor to panic as `println!` would.
+/// A reader that has seen enough is no failure, and never a panic as with `println!`.
 fn print(text: &str, code: ExitCode) -> ExitCode {
-    let _ = io::stdout().lock().write_all(text.as_bytes());
-    code
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(&format!("the output could not be written: {error}"));
+            REFUSED.into()
+        }
+        _ => code,
+    }
 }
 
 pub(crate) fn complain(line: &str) {

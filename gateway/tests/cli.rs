@@ -195,6 +195,24 @@ fn the_version_and_the_exit_codes_can_be_asked_for() {
 }
 
 #[test]
+fn output_that_can_not_be_written_is_a_failure() {
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .expect("a full device");
+    let output = command(&["config"])
+        .stdout(full)
+        .output()
+        .expect("the binary runs");
+    assert_eq!(code(&output), Some(2));
+    assert!(
+        err(&output).starts_with("the output could not be written: "),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
 fn run_serves_until_a_signal_and_ends_with_0() {
     for signal in [Signal::TERM, Signal::INT] {
         let file = File::new(

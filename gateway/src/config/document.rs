@@ -11,6 +11,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::print::quoted;
 use super::problem::{Place, Problem};
 use super::source::SourceFile;
 use super::{keys, later};
@@ -185,12 +186,18 @@ impl Reader<'_> {
         for (key, value) in table {
             let name = key.get_ref().as_ref();
             let pattern = join(pattern, name);
-            let shown = join(shown, name);
-            let is_table = self.known.tables.contains(pattern.as_str());
+            // "upstream.rpc_timeout_ms" in quotes is one name, not a key in a table.
+            let is_plain = !name.contains('.');
+            let shown = if is_plain {
+                join(shown, name)
+            } else {
+                join(shown, &quoted(name))
+            };
+            let is_table = is_plain && self.known.tables.contains(pattern.as_str());
             if !is_table && self.is_broken(key.span(), value.span()) {
                 continue;
             }
-            if self.known.values.contains(pattern.as_str()) {
+            if is_plain && self.known.values.contains(pattern.as_str()) {
                 let node = self.node(value);
                 self.document.values.insert(shown, node);
             } else if !is_table {

@@ -105,8 +105,8 @@ fn is_log_level(text: &str) -> bool {
 /// A value that does not fit: the whole one, or one item of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Misfit {
-    /// `[1]` for an item, else empty.
-    pub(super) item: String,
+    /// Which item of a list; `None` for the whole value.
+    pub(super) item: Option<usize>,
     pub(super) place: Place,
     /// The clause behind the key.
     pub(super) fault: String,
@@ -120,7 +120,7 @@ impl Misfit {
     pub(super) fn new(node: &Node, allowed: impl fmt::Display) -> Self {
         let fault = format!("is {}, not {allowed}", node.raw.shape());
         Self {
-            item: String::new(),
+            item: None,
             place: node.place.clone(),
             fault,
             fix: None,
@@ -130,7 +130,7 @@ impl Misfit {
 
     fn item(self, index: usize) -> Self {
         Self {
-            item: format!("[{index}]"),
+            item: Some(index),
             ..self
         }
     }
@@ -143,7 +143,7 @@ impl Misfit {
     ) -> Self {
         let (fault, fix, term) = (fault.into(), Some(fix.into()), Some(term));
         Self {
-            item: String::new(),
+            item: None,
             place: node.place.clone(),
             fault,
             fix,

@@ -40,6 +40,23 @@ fn boot_3_refuses_unknown_keys() {
 }
 
 #[test]
+fn boot_3_a_dotted_name_in_quotes_is_no_known_key() {
+    for key in [
+        "upstream.rpc_timeout_ms",
+        "listener.name",
+        "upstream.breaker",
+    ] {
+        let text = format!("\"{key}\" = 500\n{SOUND}");
+        assert_eq!(terms(&text), ["unknown_keys"], "{key}");
+        let [problem] = &refused(&text).problems[..] else {
+            panic!("one")
+        };
+        let line = format!("g.toml:1:1: \"{key}\" is not a key; did you mean {key}?");
+        assert_eq!(problem.to_string(), line);
+    }
+}
+
+#[test]
 fn unknown_keys_of_memory_reclaim_only_warn() {
     let (lines, starts) = lines(&with(
         "[memory.reclaim]\ngc_min_bytes = 1\ninterval_ms = 1\n",

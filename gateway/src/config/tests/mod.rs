@@ -95,6 +95,16 @@ fn a_short_file_has_the_defaults_too() {
 }
 
 #[test]
+fn line_ends_and_marks_of_other_editors_are_read() {
+    let crlf = SOUND.replace('\n', "\r\n");
+    assert_eq!(loaded(&crlf).config, loaded(SOUND).config);
+    assert_eq!(
+        loaded(&format!("\u{feff}{SOUND}")).config,
+        loaded(SOUND).config
+    );
+}
+
+#[test]
 fn a_file_that_is_not_there_or_not_text_is_told() {
     let directory = std::env::temp_dir().join(format!("yuzu-config-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
