@@ -2,6 +2,7 @@
 
 mod boot;
 mod every_key;
+mod in_force;
 mod samples;
 mod texts;
 mod variables;
@@ -24,6 +25,11 @@ services = ["management"]
 [upstream]
 endpoints = ["http://127.0.0.1:50055"]
 "#;
+
+/// The sound file with more tables.
+fn with(extra: &str) -> String {
+    format!("{SOUND}\n{extra}")
+}
 
 fn source(text: &str, variables: &[(&str, &str)]) -> Source {
     let os = |text: &str| OsString::from(text);
