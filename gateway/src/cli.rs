@@ -44,7 +44,8 @@ Exit codes:
           1 warnings only: it would start
           2 it would refuse to start
   config  0 printed
-          2 it would refuse to start";
+          2 it would refuse to start
+  Wrong arguments and output that can not be written end with 2 too.";
 
 /// Stopped with something unsent; warnings in a check.
 pub(crate) const INCOMPLETE: u8 = 1;
@@ -59,28 +60,32 @@ impl FileArgument {
 
 /// `check`: one line per problem on standard output.
 pub(crate) fn check(file: &FileArgument) -> ExitCode {
-    let (problems, code) = match file.load() {
-        Ok(loaded) if loaded.warnings.is_empty() => (Vec::new(), ExitCode::SUCCESS),
-        Ok(loaded) => (loaded.warnings, INCOMPLETE.into()),
-        Err(refused) => (refused.problems, REFUSED.into()),
+    let (problems, starts) = match file.load() {
+        Ok(loaded) => (loaded.warnings, true),
+        Err(refused) => (refused.problems, false),
     };
-    let lines: Vec<String> = problems
-        .iter()
-        .map(|problem| {
-            let level = if problem.is_refusal() {
-                "refused"
-            } else {
-                "warning"
-            };
-            format!("{level}: {problem}\n")
-        })
-        .collect();
-    let summary = match (lines.len(), code == REFUSED.into()) {
-        (0, _) => "no problems\n".to_owned(),
-        (count, false) => format!("{count} warning(s): it would start\n"),
-        (count, true) => format!("{count} problem(s): it would refuse to start\n"),
+    let mut text = String::new();
+    for problem in &problems {
+        let level = if problem.is_refusal() {
+            "refused"
+        } else {
+            "warning"
+        };
+        text.push_str(&format!("{level}: {problem}\n"));
+    }
+    let plural = if problems.len() == 1 { "" } else { "s" };
+    let (summary, code) = match (problems.len(), starts) {
+        (0, _) => ("no problems".into(), ExitCode::SUCCESS),
+        (count, true) => (
+            format!("{count} warning{plural}: it would start"),
+            INCOMPLETE.into(),
+        ),
+        (count, false) => (
+            format!("{count} problem{plural}: it would refuse to start"),
+            REFUSED.into(),
+        ),
     };
-    print(&(lines.concat() + &summary), code)
+    print(&format!("{text}{summary}\n"), code)
 }
 
 /// `config`: TOML on standard output, warnings on standard error.
@@ -108,10 +113,16 @@ pub(crate) fn refuse(refused: &Refused) -> ExitCode {
     REFUSED.into()
 }
 
-/// Output that nobody takes is no reason to fail, nor to panic as `println!` would.
+/// A reader that has seen enough is no failure, and never a panic as with `println!`.
 fn print(text: &str, code: ExitCode) -> ExitCode {
-    let _ = io::stdout().lock().write_all(text.as_bytes());
-    code
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(&format!("the output could not be written: {error}"));
+            REFUSED.into()
+        }
+        _ => code,
+    }
 }
 
 pub(crate) fn complain(line: &str) {

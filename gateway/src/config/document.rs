@@ -3,37 +3,58 @@
 //! Responsible for reading the whole text even when parts of it are broken, so that all problems
 //! are told at once. Must never judge a value: that is [`super::keys`].
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
-use super::keys;
+use super::print::quoted;
 use super::problem::{Place, Problem};
 use super::source::SourceFile;
+use super::{keys, later};
 
 /// Syntax errors that are told; the parser may find one in every byte.
 const MAX_SYNTAX_PROBLEMS: usize = 20;
+/// The defect term of an unknown key.
+const UNKNOWN: &str = "unknown_keys";
+/// Unknown keys that are told.
+const MAX_UNKNOWN_KEYS: usize = 100;
+/// Listeners that are read; each takes a port.
+const MAX_LISTENERS: usize = 64;
 
 /// The one list of tables; its entries are numbered from 0.
 const LISTENER: &str = "listener";
 
-/// Line and column in a text, both from 1, the column in characters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Position {
-    pub(super) line: usize,
-    pub(super) column: usize,
+/// A text by lines.
+pub(super) struct Lines<'a> {
+    path: &'a Arc<str>,
+    starts: Vec<usize>,
 }
 
-impl Position {
-    /// The position right behind `text`.
-    pub(super) fn after(text: &str) -> Self {
-        let line_start = text.rfind('\n').map_or(0, |at| at + 1);
-        Self {
-            line: text.bytes().filter(|byte| *byte == b'\n').count() + 1,
-            column: text[line_start..].chars().count() + 1,
+impl<'a> Lines<'a> {
+    pub(super) fn new(path: &'a Arc<str>, text: &[u8]) -> Self {
+        let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        let starts = std::iter::once(0)
+            .chain(ends.map(|(at, _)| at + 1))
+            .collect();
+        Self { path, starts }
+    }
+
+    /// The line of a byte, from 1.
+    fn line(&self, at: usize) -> usize {
+        self.starts.partition_point(|start| *start <= at)
+    }
+
+    pub(super) fn place(&self, at: usize) -> Place {
+        let line = self.line(at);
+        let column = at - self.starts[line - 1] + 1;
+        Place::At {
+            path: self.path.clone(),
+            line,
+            column,
         }
     }
 }
@@ -79,12 +100,17 @@ impl Raw {
             Self::Integer(value) => value.to_string(),
             Self::Float(value) => format!("{value:?}"),
             Self::Flag(value) => value.to_string(),
-            Self::Text(text) => format!("a {}-byte string", text.len()),
-            Self::List(items) => format!("a {}-item list", items.len()),
-            Self::Table { keys } => format!("a {keys}-key table"),
+            Self::Text(text) => format!("a string of {}", counted(text.len(), "byte")),
+            Self::List(items) => format!("a list of {}", counted(items.len(), "item")),
+            Self::Table { keys } => format!("a table of {}", counted(*keys, "key")),
             Self::Date => "a date".into(),
         }
     }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 /// A configuration file, read but not judged.
@@ -122,73 +148,36 @@ pub(super) fn numbered(path: &str, index: usize) -> String {
 /// Reads a file. The problems are syntax errors, unknown keys (BOOT-3) and tables that are not.
 pub(super) fn read(file: &SourceFile) -> (Document, Vec<Problem>) {
     let (root, errors) = DeTable::parse_recoverable(&file.text);
+    let lines = Lines::new(&file.path, file.text.as_bytes());
+    let at = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
     let mut reader = Reader {
         known: Known::new(),
-        text: &file.text,
-        path: &file.path,
-        line_starts: line_starts(&file.text),
+        broken_lines: errors.iter().map(|error| lines.line(at(error))).collect(),
+        lines,
         document: Document {
             broken: !errors.is_empty(),
             ..Document::default()
         },
         problems: Vec::new(),
+        unknown: 0,
     };
-    reader.table(root.get_ref(), "", "");
-
-    // What the parser made up to go on after an error is on the error's own line.
-    let broken_lines: BTreeSet<usize> = errors.iter().map(|e| reader.line_of(e.span())).collect();
-    let Reader {
-        mut problems,
-        mut document,
-        ..
-    } = reader;
-    let sound = |place: &Place| match place {
-        Place::At { line, .. } => !broken_lines.contains(line),
-        _ => true,
-    };
-    problems.retain(|problem| sound(&problem.place));
-    document.values.retain(|_, node| sound(&node.place));
-    problems.extend(syntax_problems(file, &errors));
-    (document, problems)
-}
-
-fn syntax_problems(file: &SourceFile, errors: &[toml::de::Error]) -> Vec<Problem> {
-    let starts = line_starts(&file.text);
-    errors
-        .iter()
-        .take(MAX_SYNTAX_PROBLEMS)
-        .map(|error| {
-            let place = place(&file.path, &file.text, &starts, error.span());
-            let fault = format!("is not TOML here: {}", error.message());
-            Problem::refuses("bad_syntax", place, "the file", fault, "correct the line")
-        })
-        .collect()
-}
-
-fn line_starts(text: &str) -> Vec<usize> {
-    std::iter::once(0)
-        .chain(text.match_indices('\n').map(|(at, _)| at + 1))
-        .collect()
-}
-
-fn place(path: &Arc<str>, text: &str, starts: &[usize], span: Option<Range<usize>>) -> Place {
-    let at = text.floor_char_boundary(span.map_or(0, |span| span.start));
-    let line = starts.partition_point(|start| *start <= at);
-    let column = text[starts[line - 1]..at].chars().count() + 1;
-    Place::At {
-        path: path.clone(),
-        line,
-        column,
+    for error in errors.iter().take(MAX_SYNTAX_PROBLEMS) {
+        let place = reader.lines.place(at(error));
+        let fault = format!("is not TOML here: {}", error.message());
+        let problem = Problem::refuses("bad_syntax", place, "the file", fault, "correct the line");
+        reader.problems.push(problem);
     }
+    reader.table(root.get_ref(), "", "");
+    (reader.document, reader.problems)
 }
 
 struct Reader<'a> {
     known: Known,
-    text: &'a str,
-    path: &'a Arc<str>,
-    line_starts: Vec<usize>,
+    lines: Lines<'a>,
+    broken_lines: BTreeSet<usize>,
     document: Document,
     problems: Vec<Problem>,
+    unknown: usize,
 }
 
 impl Reader<'_> {
@@ -197,18 +186,27 @@ impl Reader<'_> {
         for (key, value) in table {
             let name = key.get_ref().as_ref();
             let pattern = join(pattern, name);
-            let shown = join(shown, name);
-            if self.known.values.contains(pattern.as_str()) {
+            // "upstream.rpc_timeout_ms" in quotes is one name, not a key in a table.
+            let is_plain = !name.contains('.');
+            let shown = if is_plain {
+                join(shown, name)
+            } else {
+                join(shown, &quoted(name))
+            };
+            let is_table = is_plain && self.known.tables.contains(pattern.as_str());
+            if !is_table && self.is_broken(key.span(), value.span()) {
+                continue;
+            }
+            if is_plain && self.known.values.contains(pattern.as_str()) {
                 let node = self.node(value);
                 self.document.values.insert(shown, node);
-            } else if !self.known.tables.contains(pattern.as_str()) {
-                self.unknown(key, &pattern, shown);
+            } else if !is_table {
+                self.unknown(key, &pattern, &shown);
             } else if pattern == LISTENER {
                 self.listeners(value);
             } else if let DeValue::Table(inner) = value.get_ref() {
-                self.document
-                    .tables
-                    .insert(shown.clone(), self.place(Some(value.span())));
+                let place = self.lines.place(value.span().start);
+                self.document.tables.insert(shown.clone(), place);
                 self.table(inner, &pattern, &shown);
             } else {
                 self.wrong_shape(value, &shown, "a table", &format!("write [{pattern}]"));
@@ -216,12 +214,23 @@ impl Reader<'_> {
         }
     }
 
+    /// Whether a syntax error stands where this was read: then the parser made it up in part.
+    fn is_broken(&self, key: Range<usize>, value: Range<usize>) -> bool {
+        let first = self.lines.line(key.start);
+        let last = self.lines.line(value.end).max(first);
+        self.broken_lines.range(first..=last).next().is_some()
+    }
+
     fn listeners(&mut self, value: &Spanned<DeValue<'_>>) {
         let DeValue::Array(items) = value.get_ref() else {
             return self.wrong_shape(value, LISTENER, "a list of tables", "write [[listener]]");
         };
-        self.document.listeners = items.len();
-        for (index, item) in items.iter().enumerate() {
+        if items.len() > MAX_LISTENERS {
+            let allowed = format!("a list of at most {MAX_LISTENERS}");
+            self.wrong_shape(value, LISTENER, &allowed, "delete some");
+        }
+        self.document.listeners = items.len().min(MAX_LISTENERS);
+        for (index, item) in items.iter().take(MAX_LISTENERS).enumerate() {
             let shown = numbered(LISTENER, index);
             let DeValue::Table(inner) = item.get_ref() else {
                 self.wrong_shape(item, &shown, "a table", "write [[listener]]");
@@ -229,25 +238,32 @@ impl Reader<'_> {
             };
             self.document
                 .tables
-                .insert(shown.clone(), self.place(Some(item.span())));
+                .insert(shown.clone(), self.lines.place(item.span().start));
             self.table(inner, LISTENER, &shown);
         }
     }
 
-    fn unknown(&mut self, key: &Spanned<toml::de::DeString<'_>>, pattern: &str, shown: String) {
-        let fix = match self.known.nearest(pattern) {
-            Some(near) => format!("did you mean {near}?"),
-            None => "delete it".to_owned(),
+    fn unknown(&mut self, key: &Spanned<DeString<'_>>, pattern: &str, shown: &str) {
+        self.unknown += 1;
+        let place = self.lines.place(key.span().start);
+        let problem = match self.unknown.cmp(&MAX_UNKNOWN_KEYS) {
+            Ordering::Less => {
+                let near = self.known.nearest(pattern);
+                let fix = near.map_or("delete it".into(), |near| format!("did you mean {near}?"));
+                let (shown, fault) = (printable(shown), "is not a key");
+                if pattern.starts_with(later::LENIENT_TABLE) {
+                    Problem::warns(place, shown, fault, fix)
+                } else {
+                    Problem::refuses(UNKNOWN, place, shown, fault, fix)
+                }
+            }
+            Ordering::Equal => {
+                let fault = "has more unknown keys";
+                Problem::refuses(UNKNOWN, place, "the file", fault, "delete them")
+            }
+            Ordering::Greater => return,
         };
-        let place = self.place(Some(key.span()));
-        let shown = printable(&shown);
-        self.problems.push(Problem::refuses(
-            "unknown_keys",
-            place,
-            shown,
-            "is not a key",
-            fix,
-        ));
+        self.problems.push(problem);
     }
 
     fn wrong_shape(&mut self, value: &Spanned<DeValue<'_>>, key: &str, allowed: &str, fix: &str) {
@@ -274,18 +290,7 @@ impl Reader<'_> {
         };
         Node {
             raw,
-            place: self.place(Some(value.span())),
-        }
-    }
-
-    fn place(&self, span: Option<Range<usize>>) -> Place {
-        place(self.path, self.text, &self.line_starts, span)
-    }
-
-    fn line_of(&self, span: Option<Range<usize>>) -> usize {
-        match self.place(span) {
-            Place::At { line, .. } => line,
-            _ => 0,
+            place: self.lines.place(value.span().start),
         }
     }
 }

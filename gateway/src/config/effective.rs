@@ -298,7 +298,7 @@ fn does_not_fit<T>(
         fix,
         term,
     } = misfit;
-    let path = format!("{path}{item}");
+    let path = item.map_or(path.to_owned(), |index| format!("{path}[{index}]"));
     let term = match key.bad {
         Bad::Refuse(general) => term.unwrap_or(general),
         Bad::Default => {

@@ -54,6 +54,9 @@ pub(super) struct Later {
     pub(super) env: Option<&'static str>,
 }
 
+/// The table whose unknown keys only warn.
+pub(super) const LENIENT_TABLE: &str = "memory.reclaim.";
+
 /// Tables whose mere presence asks for something, with what to do instead.
 pub(super) const REFUSED_TABLES: &[(&str, &str)] = &[(
     "listener.tls",
@@ -202,9 +205,9 @@ impl Later {
         } else if self.say.is_idle(&node.raw) {
             let (table, key) = path.rsplit_once('.').unwrap_or(("", path));
             let row = idle.entry(table.to_owned());
-            row.or_insert_with(|| (node.place.clone(), Vec::new()))
-                .1
-                .push(key.to_owned());
+            let (first, keys) = row.or_insert_with(|| (node.place.clone(), Vec::new()));
+            *first = first.clone().min(node.place.clone());
+            keys.push(key.to_owned());
         }
     }
 }
@@ -261,9 +264,10 @@ pub(super) static LATER: &[Later] = &[
     )
     .env("YUZU_GW_VISIBILITY")
     .bad("bad_visibility"),
-    later("node.advertise", Kind::List, Say::NoEffectUnlessEmpty),
+    later("node.advertise", Kind::List, Say::NoEffectUnlessEmpty).bad("bad_advertise"),
     later("node.peer_advertise", Kind::Text, Say::NoEffectUnlessEmpty)
-        .env("YUZU_GW_ADVERTISE_ADDR"),
+        .env("YUZU_GW_ADVERTISE_ADDR")
+        .bad("bad_advertise"),
     tls("listener.tls.cert_file", Kind::Text),
     tls("listener.tls.key_file", Kind::Text),
     tls("listener.tls.ca_file", Kind::Text),

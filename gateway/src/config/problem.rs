@@ -19,7 +19,7 @@ pub enum Effect {
 /// Where a problem was found.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// In the file; line and column count from 1, the column in characters.
+    /// In the file; line and column count from 1, the column in bytes.
     At {
         /// The path as it was given.
         path: Arc<str>,

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::document::Position;
+use super::document::Lines;
 use super::problem::{Place, Problem, Refused};
 
 /// Largest file that is read, in bytes. A real one has about 8 KiB.
@@ -78,34 +78,26 @@ fn read_file(path: &Path) -> Result<SourceFile, Refused> {
         let fault = format!("has more than {MAX_FILE_BYTES} bytes");
         return Err(Refused::because(unreadable(fault)));
     }
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(SourceFile { path: shown, text }),
-        Err(error) => Err(Refused::because(not_utf8(&shown, &error))),
-    }
+    String::from_utf8(bytes)
+        .map(|text| SourceFile {
+            path: shown.clone(),
+            text,
+        })
+        .map_err(|error| {
+            let place =
+                Lines::new(&shown, error.as_bytes()).place(error.utf8_error().valid_up_to());
+            let fault = "is not UTF-8 here";
+            Refused::because(Problem::refuses(
+                "bad_syntax",
+                place,
+                "the file",
+                fault,
+                "save it as UTF-8",
+            ))
+        })
 }
 
-fn not_utf8(path: &Arc<str>, error: &std::string::FromUtf8Error) -> Problem {
-    let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-    let Position { line, column } = Position::after(&String::from_utf8_lossy(good));
-    let place = Place::At {
-        path: path.clone(),
-        line,
-        column,
-    };
-    Problem::refuses(
-        "bad_syntax",
-        place,
-        "the file",
-        "is not UTF-8 here",
-        "save it as UTF-8",
-    )
-}
-
-/// The kernel's idea of the name: there is no safe call for it in the standard library.
 fn host_name() -> Option<String> {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .ok()
-        .or_else(|| std::env::var("HOSTNAME").ok())
-        .map(|name| name.trim().to_owned())
-        .filter(|name| !name.is_empty())
+    let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
+    (!name.is_empty()).then_some(name)
 }

@@ -105,8 +105,8 @@ fn is_log_level(text: &str) -> bool {
 /// A value that does not fit: the whole one, or one item of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Misfit {
-    /// `[1]` for an item, else empty.
-    pub(super) item: String,
+    /// Which item of a list; `None` for the whole value.
+    pub(super) item: Option<usize>,
     pub(super) place: Place,
     /// The clause behind the key.
     pub(super) fault: String,
@@ -120,7 +120,7 @@ impl Misfit {
     pub(super) fn new(node: &Node, allowed: impl fmt::Display) -> Self {
         let fault = format!("is {}, not {allowed}", node.raw.shape());
         Self {
-            item: String::new(),
+            item: None,
             place: node.place.clone(),
             fault,
             fix: None,
@@ -130,7 +130,7 @@ impl Misfit {
 
     fn item(self, index: usize) -> Self {
         Self {
-            item: format!("[{index}]"),
+            item: Some(index),
             ..self
         }
     }
@@ -143,7 +143,7 @@ impl Misfit {
     ) -> Self {
         let (fault, fix, term) = (fault.into(), Some(fix.into()), Some(term));
         Self {
-            item: String::new(),
+            item: None,
             place: node.place.clone(),
             fault,
             fix,
@@ -152,6 +152,9 @@ impl Misfit {
     }
 }
 
+/// More would be refused one by one anyway.
+const MAX_SERVICES: usize = 16;
+
 pub(super) const SERVICES_ALLOWED: &str = "a list of \"agent\" and \"management\"";
 
 /// What a listener serves (BOOT-7).
@@ -159,6 +162,9 @@ pub(super) fn services(node: &Node) -> Result<Vec<Service>, Vec<Misfit>> {
     let Raw::List(items) = &node.raw else {
         return Err(vec![Misfit::new(node, SERVICES_ALLOWED)]);
     };
+    if items.len() > MAX_SERVICES {
+        return Err(vec![Misfit::new(node, SERVICES_ALLOWED)]);
+    }
     if items.is_empty() {
         let fix = format!("name at least one of {SERVICES_ALLOWED}");
         return Err(vec![Misfit::because(
@@ -201,6 +207,8 @@ fn service(node: &Node) -> Result<Service, Misfit> {
     }
 }
 
+const MAX_ENDPOINTS: usize = 16;
+
 pub(super) const ENDPOINTS_ALLOWED: &str = "a list of \"http://host:port\"";
 
 /// The server's endpoints (BOOT-11, BOOT-15).
@@ -208,6 +216,10 @@ pub(super) fn endpoints(node: &Node) -> Result<Vec<Endpoint>, Vec<Misfit>> {
     let Raw::List(items) = &node.raw else {
         return Err(vec![Misfit::new(node, ENDPOINTS_ALLOWED)]);
     };
+    if items.len() > MAX_ENDPOINTS {
+        let allowed = format!("a list of at most {MAX_ENDPOINTS}");
+        return Err(vec![Misfit::new(node, allowed)]);
+    }
     let (mut endpoints, mut misfits) = (Vec::new(), Vec::new());
     for (index, item) in items.iter().enumerate() {
         match endpoint(item) {
