@@ -3,6 +3,7 @@
 import contextlib
 
 import grpc
+from google.protobuf import message_factory
 
 from agent import Agent
 from contract import gateway
@@ -68,3 +69,44 @@ def equal(left, right):
 def frames(answers):
     """(status, output) of each answer, in order."""
     return [(a.response.status, a.response.output) for a in answers]
+
+
+def fields(message):
+    """The fields that are set, by name."""
+    return {field.name: value for field, value in message.ListFields()}
+
+
+def filled(kind, depth=0):
+    """A message of this kind in which every field is set, three messages deep."""
+    message = kind()
+    for field in kind.DESCRIPTOR.fields:
+        target = getattr(message, field.name)
+        if field.message_type is None:
+            value = scalar(field)
+            target.append(value) if field.is_repeated else setattr(message, field.name, value)
+        elif field.message_type.GetOptions().map_entry:
+            _fill_entry(target, field.message_type.fields_by_name)
+        elif depth < 3:
+            value = filled(message_factory.GetMessageClass(field.message_type), depth + 1)
+            target.append(value) if field.is_repeated else target.CopyFrom(value)
+    return message
+
+
+def _fill_entry(target, entry):
+    target[scalar(entry["key"])] = scalar(entry["value"])
+
+
+def scalar(field):
+    """A value that is not the default and is the largest or an awkward one of its type."""
+    kinds = type(field)
+    return {
+        kinds.CPPTYPE_STRING: f"{field.name} \u00fc" if field.type == kinds.TYPE_STRING
+        else b"\x00\xff" + field.name.encode(),
+        kinds.CPPTYPE_BOOL: True,
+        kinds.CPPTYPE_INT32: -(2**31),
+        kinds.CPPTYPE_INT64: -(2**63),
+        kinds.CPPTYPE_UINT64: 2**64 - 1,
+        kinds.CPPTYPE_FLOAT: 0.5,
+        kinds.CPPTYPE_ENUM: max(v.number for v in field.enum_type.values)
+        if field.enum_type else 0,
+    }[field.cpp_type]
