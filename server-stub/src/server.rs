@@ -12,6 +12,7 @@ use std::time::Duration;
 use socket2::Socket;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::accept::{self, Phase};
 use crate::config::{Enrolment, IssuedCertificate, StubConfig};
@@ -112,13 +113,26 @@ impl StubServer {
         self.addr
     }
 
+    /// When it was started.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.shared.started
+    }
+
+    /// How long ago it was started.
+    #[must_use]
+    pub fn uptime(&self) -> Duration {
+        self.shared.started.elapsed()
+    }
+
     /// The same as a URI for a client: `http://<addr>`.
     #[must_use]
     pub fn uri(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Reads the state. The stub waits meanwhile, so the closure shall be short.
+    /// Reads the state. The stub waits meanwhile, so the closure shall be short and must not call
+    /// this handle.
     pub fn view<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         read(&self.shared.read())
     }
@@ -129,7 +143,8 @@ impl StubServer {
         self.view(|state| state.received(rpc).cloned().collect())
     }
 
-    /// Waits until `look` finds something; it is asked at once and after every change.
+    /// Waits until `look` finds something; it is asked at once and after every change,
+    /// under the same rules as in [`StubServer::view`].
     ///
     /// # Errors
     /// `timeout` passed first; the error names `what` and shows the calls so far.

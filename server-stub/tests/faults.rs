@@ -227,7 +227,7 @@ async fn a_refusal_is_an_ok_answer_for_every_rpc() {
         .unwrap()
         .into_inner();
     assert_eq!(verdict.acknowledged_count, 0);
-    assert_eq!(verdict.unknown_session_ids, [session.clone()]);
+    assert_eq!(verdict.unknown_session_ids, std::slice::from_ref(&session));
     let report = InventoryReport {
         session_id: session.clone(),
         ..Default::default()
