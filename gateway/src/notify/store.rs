@@ -85,7 +85,7 @@ impl Store {
             self.push_back(notice);
             return Offered::Held;
         }
-        match self.connected.first().copied() {
+        match self.evictable() {
             Some(oldest) if notice.event == Event::Disconnected => {
                 let evicted = self.remove(oldest);
                 self.push_back(notice);
@@ -136,6 +136,16 @@ impl Store {
             .map(|notice| notice.event);
         held.chain(std::mem::take(&mut self.in_flight).into_values())
             .collect()
+    }
+
+    /// The oldest held CONNECTED. Not one whose key is in flight: it came in beyond the cap, and
+    /// giving its place to another key would leave the store over the cap when the send fails.
+    fn evictable(&self) -> Option<i64> {
+        let free = |position: &&i64| {
+            let notice = self.held.get(position);
+            notice.is_some_and(|notice| !self.in_flight.contains_key(&notice.key()))
+        };
+        self.connected.iter().find(free).copied()
     }
 
     fn push_back(&mut self, notice: Notice) {

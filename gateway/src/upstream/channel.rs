@@ -23,9 +23,15 @@ use super::redial::Redial;
 use crate::config::Endpoint;
 use crate::observe::metrics::Metrics;
 
-/// The server accepts a ping without data every 30 s at the earliest.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time without a received byte until a ping; the server accepts one without data every 30 s at
+/// the earliest.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// Time for its answer.
+pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Cancelled calls whose late answers are still recognised. The answer of a forgotten one is reset
+/// again, and h2 ends a connection after 1,024 such resets in its whole life: that cap is off,
+/// since it is there against hostile peers, and calls to the server are cancelled all the time.
+const REMEMBERED_RESETS: usize = 512;
 const LIMIT_POLL: Duration = Duration::from_millis(100);
 const SETTINGS_POLL: Duration = Duration::from_millis(2);
 
@@ -44,6 +50,8 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     /// TCP_NODELAY.
     pub(crate) nodelay: bool,
+    /// [`KEEP_ALIVE`] and [`KEEP_ALIVE_TIMEOUT`].
+    pub(crate) keep_alive: (Duration, Duration),
     /// Streams in use at most, whatever the server allows.
     pub(crate) max_streams: usize,
 }
@@ -102,6 +110,12 @@ impl Channel {
                 metrics,
             },
         )
+    }
+
+    /// Whether a connection is up.
+    #[cfg(test)]
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Live(connection) if !connection.sender.is_closed())
     }
 
     /// The live connection. Waits only while one is being made; the caller bounds the wait.
@@ -181,6 +195,7 @@ impl Keeper {
             endpoint,
             connect_timeout,
             nodelay,
+            keep_alive,
             max_streams,
         } = &self.settings;
         let authority = endpoint
@@ -193,9 +208,11 @@ impl Keeper {
             let (sender, mut driver) = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .initial_max_send_streams(NOT_ANNOUNCED)
-                .keep_alive_interval(KEEP_ALIVE)
-                .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+                .keep_alive_interval(keep_alive.0)
+                .keep_alive_timeout(keep_alive.1)
                 .keep_alive_while_idle(true)
+                .max_concurrent_reset_streams(REMEMBERED_RESETS)
+                .max_local_error_reset_streams(None)
                 .handshake(TokioIo::new(stream))
                 .await
                 .map_err(|error| ended(&error))?;

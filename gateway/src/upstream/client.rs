@@ -47,6 +47,12 @@ impl Client {
         self.channel.is_some()
     }
 
+    /// Whether a connection is up.
+    #[cfg(test)]
+    pub(crate) fn is_connected(&self) -> bool {
+        self.channel.as_ref().is_some_and(Channel::is_connected)
+    }
+
     /// Calls `rpc` with the encoded `request`; the answer's encoded message, or why not, by
     /// `until` at the latest, the wait for a connection included.
     pub(crate) async fn call(

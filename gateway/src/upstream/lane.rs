@@ -155,3 +155,96 @@ impl Drop for Permit {
         self.held.dec();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn lane(permits: usize, queue: usize) -> (Arc<Lane>, Metrics) {
+        let metrics = Metrics::new("gw1").unwrap();
+        (
+            Arc::new(Lane::new("register", permits, queue, &metrics)),
+            metrics,
+        )
+    }
+
+    fn after(ms: u64) -> Instant {
+        Instant::now() + Duration::from_millis(ms)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permit_3_waiters_are_served_first_in_first_out() {
+        let (lane, _metrics) = lane(1, 10);
+        let held = lane.acquire(after(60_000)).await.unwrap();
+        let (tell, mut served) = mpsc::channel(10);
+        for waiter in 0..5 {
+            let (lane, tell) = (Arc::clone(&lane), tell.clone());
+            tokio::spawn(async move {
+                let _permit = lane.acquire(after(60_000)).await.unwrap();
+                tell.send(waiter).await.unwrap();
+            });
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        for expected in 0..5 {
+            assert_eq!(served.recv().await, Some(expected));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permit_3_each_waiter_leaves_at_its_own_deadline() {
+        let (lane, metrics) = lane(1, 10);
+        let _held = lane.acquire(after(60_000)).await.unwrap();
+        let start = Instant::now();
+        let (long, short) = tokio::join!(lane.acquire(after(25_000)), async {
+            let short = lane.acquire(after(1_000)).await;
+            (short, start.elapsed())
+        });
+        assert_eq!(short.0.unwrap_err(), CallError::Deadline);
+        assert_eq!(short.1.as_millis(), 1_000);
+        assert_eq!(long.unwrap_err(), CallError::Deadline);
+        assert_eq!(start.elapsed().as_millis(), 25_000);
+        let dropped = metrics
+            .upstream_calls_dropped_total
+            .with_label_values(&["register"]);
+        assert_eq!(dropped.get(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reg_15_a_free_permit_is_not_given_to_a_caller_without_time() {
+        let (lane, metrics) = lane(1, 10);
+        let deadline = after(10);
+        advance(Duration::from_millis(10)).await;
+        assert_eq!(
+            lane.acquire(deadline).await.unwrap_err(),
+            CallError::Deadline
+        );
+        let held = metrics
+            .upstream_permits_held
+            .with_label_values(&["register"]);
+        assert_eq!(held.get(), 0);
+        lane.acquire(after(10)).await.expect("the permit went back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permit_3_a_full_queue_refuses_at_once() {
+        let (lane, metrics) = lane(1, 0);
+        let _held = lane.acquire(after(10)).await.unwrap();
+        let start = Instant::now();
+        assert_eq!(
+            lane.acquire(after(10)).await.unwrap_err(),
+            CallError::QueueFull
+        );
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        let refused = &metrics.upstream_permit_refused_total;
+        assert_eq!(
+            refused.with_label_values(&["register", "queue_full"]).get(),
+            1
+        );
+    }
+}

@@ -100,6 +100,7 @@ impl Upstream {
                 endpoint: endpoint.clone(),
                 connect_timeout: config.connect_timeout,
                 nodelay: config.tcp_nodelay,
+                keep_alive: (channel::KEEP_ALIVE, channel::KEEP_ALIVE_TIMEOUT),
                 max_streams: config.register_concurrency
                     + config.inventory_concurrency
                     + RESERVED_STREAMS,
@@ -235,6 +236,12 @@ impl Upstream {
     pub fn is_running(&self) -> bool {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         !tasks.is_empty() && tasks.iter().all(|task| !task.is_finished())
+    }
+
+    /// Whether a connection is up.
+    #[cfg(test)]
+    pub(crate) fn is_connected(&self) -> bool {
+        self.inner.client.is_connected()
     }
 
     /// Planned stop: no register or inventory call is admitted from now on, those that wait for

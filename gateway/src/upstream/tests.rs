@@ -1,1 +1,79 @@
+//! Real sockets: a real client against scripted servers.
 
+mod calls;
+mod connection;
+mod guardian;
+pub(crate) mod peer;
+mod permits;
+pub(crate) mod server;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prometheus::TextEncoder;
+use prost::Message;
+use tokio::time::{Instant, sleep, timeout};
+use yuzu_proto::agent::v1::RegisterResponse;
+
+use super::*;
+use crate::config::{Config, Endpoint};
+
+/// Longer than anything takes.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+pub(crate) fn metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new("gw1").unwrap())
+}
+
+/// An upstream to `address` with the default configuration, changed by `change`.
+pub(crate) fn upstream(
+    address: SocketAddr,
+    metrics: &Arc<Metrics>,
+    change: impl FnOnce(&mut config::Upstream),
+) -> Upstream {
+    let mut config = Config::default().upstream;
+    config.endpoints = vec![Endpoint {
+        host: address.ip().to_string(),
+        port: address.port(),
+    }];
+    change(&mut config);
+    Upstream::start(&config, Arc::clone(metrics))
+}
+
+/// An answer that accepts.
+pub(crate) fn accepted() -> Bytes {
+    let answer = RegisterResponse {
+        session_id: "gw-session-1".into(),
+        accepted: true,
+        ..RegisterResponse::default()
+    };
+    answer.encode_to_vec().into()
+}
+
+pub(crate) fn soon() -> Instant {
+    Instant::now() + LONG
+}
+
+/// The value of a series in the rendered metrics, such as `foo_total{a="b"}` without the prefix.
+pub(crate) fn metric(metrics: &Metrics, series: &str) -> Option<f64> {
+    let text = TextEncoder::new()
+        .encode_to_string(&metrics.registry.gather())
+        .unwrap();
+    let wanted = format!("yuzu_gw_{series} ");
+    let line = text.lines().find(|line| line.starts_with(&wanted))?;
+    line[wanted.len()..].parse().ok()
+}
+
+/// Waits until `condition` holds.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let wait = async {
+        while !condition() {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(LONG, wait)
+        .await
+        .unwrap_or_else(|_| panic!("never came: {what}"));
+}
