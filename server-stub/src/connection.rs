@@ -117,12 +117,8 @@ impl Connection {
         self.waker.wake();
     }
 
-    pub(crate) fn has_announcement(&self) -> bool {
-        self.announcing.load(Ordering::Acquire)
-    }
-
     pub(crate) fn take_announcement(&self) -> Option<u32> {
-        if !self.has_announcement() {
+        if !self.announcing.load(Ordering::Acquire) {
             return None;
         }
         let mut waiting = self

@@ -114,19 +114,6 @@ impl Tracker {
         self.in_block = header.opens_block();
         (took, Some(header))
     }
-
-    /// How many of these bytes end at the next place where another frame may be put; all of them
-    /// when there is none.
-    pub(crate) fn until_boundary(mut self, bytes: &[u8]) -> usize {
-        let mut done = 0;
-        while done < bytes.len() {
-            done += self.step(&bytes[done..]).0;
-            if self.at_boundary() {
-                break;
-            }
-        }
-        done
-    }
 }
 
 #[cfg(test)]
@@ -155,7 +142,14 @@ mod tests {
         let mut bytes = vec![0, 0, 2, 1, 0, 0, 0, 0, 1, 7, 7];
         bytes.extend([0, 0, 1, 9, 4, 0, 0, 0, 1, 7]);
         bytes.extend(PING);
-        assert_eq!(Tracker::default().until_boundary(&bytes), 21);
+        let (mut tracker, mut done, mut boundaries) = (Tracker::default(), 0, Vec::new());
+        while done < bytes.len() {
+            done += tracker.step(&bytes[done..]).0;
+            if tracker.at_boundary() {
+                boundaries.push(done);
+            }
+        }
+        assert_eq!(boundaries, [21, 38]);
     }
 
     #[test]

@@ -162,9 +162,34 @@ fn ok_trailers() -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use http_body_util::Full;
+    use tokio::sync::watch;
     use tonic::Code;
 
     use super::*;
+    use crate::connection::Connection;
+
+    #[tokio::test]
+    async fn a_stream_ends_with_the_last_piece_of_its_answer() {
+        let peer = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
+        let connection = Connection::new(1, peer, 9, watch::Sender::new(0));
+        let mut body = message(b"hi").into_body();
+        body.hold(connection.open_stream().expect("a stream"));
+        assert!(
+            body.frame()
+                .await
+                .is_some_and(|frame| frame.unwrap().is_data())
+        );
+        assert_eq!(connection.view().streams, 1);
+        assert!(
+            body.frame()
+                .await
+                .is_some_and(|frame| frame.unwrap().is_trailers())
+        );
+        assert_eq!(connection.view().streams, 0);
+        let mut empty = status(Status::internal("no body")).into_body();
+        empty.hold(connection.open_stream().expect("a stream"));
+        assert_eq!(connection.view().streams, 0);
+    }
 
     async fn read(bytes: &'static [u8]) -> Result<Bytes, Code> {
         read_message(Full::new(Bytes::from_static(bytes)), 4)

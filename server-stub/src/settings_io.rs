@@ -182,12 +182,7 @@ impl AsyncWrite for SettingsIo {
     ) -> Poll<io::Result<usize>> {
         let me = &mut *self;
         ready!(me.poll_own_frame(cx))?;
-        let len = if me.connection.has_announcement() {
-            me.outgoing.until_boundary(buf)
-        } else {
-            buf.len()
-        };
-        let n = ready!(Pin::new(&mut me.stream).poll_write(cx, &buf[..len]))?;
+        let n = ready!(Pin::new(&mut me.stream).poll_write(cx, buf))?;
         me.note_outgoing(&buf[..n]);
         Poll::Ready(Ok(n))
     }

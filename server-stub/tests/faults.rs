@@ -138,13 +138,20 @@ async fn a_dropped_connection_takes_every_call_with_it() {
         .unwrap();
     set(&server, Rpc::ProxyInventory, Action::DropConnection);
     let mut dropping = client.clone();
+    let dropped = dropping.proxy_inventory(InventoryReport::default());
     assert!(
-        dropping
-            .proxy_inventory(InventoryReport::default())
+        tokio::time::timeout(SOON, dropped)
             .await
+            .expect("an end")
             .is_err()
     );
-    assert!(call.await.unwrap().is_err());
+    assert!(
+        tokio::time::timeout(SOON, call)
+            .await
+            .expect("an end")
+            .unwrap()
+            .is_err()
+    );
     let gone = |s: &State| (s.in_flight() == 0 && s.connections().is_empty()).then_some(());
     server
         .wait_for("the end of the connection", SOON, gone)

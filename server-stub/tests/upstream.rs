@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use common::*;
+use socket2::{Domain, Socket, Type};
 use tonic::{Code, Request};
 use yuzu_proto::agent::v1::InventoryReport;
 use yuzu_proto::gateway::v1::ForwardGuardianRequest;
@@ -223,6 +224,13 @@ async fn kill_and_start_again_keep_the_port_and_the_state() {
         .unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     for _ in 0..2 {
+        let rival = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let taken = rival.bind(&server.addr().into()).unwrap_err();
+        assert_eq!(
+            taken.kind(),
+            std::io::ErrorKind::AddrInUse,
+            "the port stays ours"
+        );
         server.start_again().await.unwrap();
         server.kill().await;
     }
