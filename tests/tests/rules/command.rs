@@ -349,6 +349,10 @@ async fn cmd_15_a_caller_that_leaves_leaves_nothing_behind() {
     agent.command().await.expect("it was dispatched");
     drop(fanout);
     agent.answer(&success("c", "for nobody")).await.unwrap();
+    // A round trip, after which that answer has been dropped for certain.
+    let mut between = operator.send(&["a"], command("d"), 20).await.unwrap();
+    serve_one(&mut agent).await;
+    between.rest().await.unwrap();
     let mut again = operator.send(&["a"], command("c"), 20).await.unwrap();
     agent.command().await.unwrap();
     agent.answer(&success("c", "for the second")).await.unwrap();

@@ -13,6 +13,11 @@ async fn stop_4_every_session_ends_with_ok_and_is_told_to_the_server() {
     let fleet = Fleet::start(bed.fleet(100));
     fleet.all_subscribed(PATIENCE).await.unwrap();
     let counters = fleet.counters();
+    // A CONNECTED that is still held would give way to its DISCONNECTED (NOTIFY-3).
+    bed.server
+        .wait_received(yuzu_server_stub::Rpc::NotifyStreamStatus, 100, PATIENCE)
+        .await
+        .unwrap();
     let TestBed { server, gateway } = bed;
     let report = soon("the stop", gateway.shutdown()).await;
     assert_eq!(report.unsent, 0);

@@ -154,7 +154,7 @@ async fn a_broadcast_over_deaf_and_well_agents_reaches_the_well_ones_at_once() {
 #[tokio::test]
 async fn cmd_22_a_caller_that_does_not_read_ends_with_8_and_agents_read_on() {
     let setup = Setup::default().gateway(|config| {
-        config.command.caller_buffer_bytes = 100_000;
+        config.command.caller_buffer_bytes = 600_000;
         config.command.slow_caller_timeout = Duration::from_millis(300);
     });
     let bed = setup.start().await;
@@ -234,6 +234,27 @@ async fn cmd_22_a_slow_caller_that_reads_loses_nothing() {
     };
     assert!(status.is_ok(), "{status}");
     assert_eq!(answered, 40);
+}
+
+#[tokio::test]
+async fn cmd_22_a_caller_that_reads_gets_60_mb_of_answers_at_once() {
+    let bed = Setup::default().start().await;
+    let answer = Answer {
+        bytes: 1_000_000,
+        delay: Duration::ZERO,
+        running_frames: 0,
+    };
+    let fleet = Fleet::start(Options {
+        answer,
+        ..bed.fleet(60)
+    });
+    fleet.all_subscribed(PATIENCE).await.unwrap();
+    let operator = bed.operator().await;
+    let round = yuzu_tests::broadcast::broadcast(&operator, command("c"), 60)
+        .await
+        .unwrap();
+    assert!(round.status.is_ok(), "{}", round.status);
+    assert_eq!((round.tally.answered(), round.tally.failures), (60, 0));
 }
 
 #[tokio::test]
