@@ -55,6 +55,17 @@ impl Request {
         self
     }
 
+    /// Says that the body is something else than `application/grpc`.
+    ///
+    /// # Panics
+    /// If the value can not stand in a header.
+    #[must_use]
+    pub fn content_type(mut self, value: &[u8]) -> Self {
+        let value = HeaderValue::from_bytes(value).expect("a header value");
+        self.metadata.insert(http::header::CONTENT_TYPE, value);
+        self
+    }
+
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.timeout
     }

@@ -1,0 +1,121 @@
+//! LSN and READY: what a listener serves, and what the health endpoint says.
+
+use yuzu_proto::path;
+use yuzu_server_stub::{Action, Fault, Rpc};
+use yuzu_tests::agent::PATIENCE;
+use yuzu_tests::http;
+use yuzu_tests::raw::{Connection, Options, Request, code};
+use yuzu_tests::testbed::TestBed;
+
+async fn ask(connection: &Connection, path: &str) -> u16 {
+    let request = Request::new(path).timeout(PATIENCE);
+    connection
+        .unary(request, &[])
+        .await
+        .expect("a status")
+        .status
+        .code
+}
+
+#[tokio::test]
+async fn lsn_9_what_a_listener_does_not_serve_is_12() {
+    let bed = TestBed::start().await;
+    let agents = Connection::open(bed.agents(), &Options::default())
+        .await
+        .unwrap();
+    let operators = Connection::open(bed.operators(), &Options::default())
+        .await
+        .unwrap();
+    for path in [
+        "/yuzu.agent.v1.AgentService/ExecuteCommand",
+        "/yuzu.agent.v1.AgentService/CheckForUpdate",
+        "/yuzu.agent.v1.AgentService/DownloadUpdate",
+        "/yuzu.agent.v1.AgentService/NoSuchMethod",
+        "/no.such.Service/Method",
+        "/",
+        path::LIST_AGENTS,
+        path::SEND_COMMAND,
+        path::PROXY_REGISTER,
+    ] {
+        assert_eq!(
+            ask(&agents, path).await,
+            code::UNIMPLEMENTED,
+            "agent listener: {path}"
+        );
+    }
+    for path in [
+        path::REGISTER,
+        path::HEARTBEAT,
+        "/yuzu.server.v1.ManagementService/X",
+        "/x/y",
+    ] {
+        assert_eq!(
+            ask(&operators, path).await,
+            code::UNIMPLEMENTED,
+            "management: {path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn lsn_9_a_subscribe_on_the_management_listener_is_12() {
+    let bed = TestBed::start().await;
+    let operators = Connection::open(bed.operators(), &Options::default())
+        .await
+        .unwrap();
+    let request = Request::new(path::SUBSCRIBE).metadata("x-yuzu-session-id", b"x");
+    let (_, receiver) = operators.stream(request).await.unwrap();
+    assert_eq!(receiver.status().map(|s| s.code), Some(code::UNIMPLEMENTED));
+}
+
+#[tokio::test]
+async fn ready_1_and_2_the_health_endpoint_answers_json() {
+    let bed = TestBed::start().await;
+    let health = bed.gateway.health_address();
+    let alive = http::get(health, "/healthz").await.unwrap();
+    assert_eq!(
+        (alive.status, alive.content_type.as_str()),
+        (200, "application/json")
+    );
+    let body: serde_json::Value = serde_json::from_str(&alive.body).unwrap();
+    assert_eq!(
+        (&body["status"], &body["node"]),
+        (&"ok".into(), &"yuzu_gw@127.0.0.1".into())
+    );
+    let (status, body) = bed.ready().await;
+    assert_eq!((status, &body["status"]), (200, &"ready".into()));
+    for check in [
+        "registry",
+        "upstream",
+        "agent_sup",
+        "router",
+        "sessions_index",
+        "upstream_tls_files",
+        "circuit_breaker",
+        "listeners",
+    ] {
+        assert_eq!(body["checks"][check], true, "{check}");
+    }
+    let other = http::get(health, "/other").await.unwrap();
+    assert_eq!(other.status, 404);
+    assert!(other.body.contains("not_found"), "{}", other.body);
+}
+
+#[tokio::test]
+async fn ready_5_a_server_that_does_not_answer_leaves_it_green() {
+    let bed = TestBed::start().await;
+    for rpc in [
+        Rpc::ProxyRegister,
+        Rpc::NotifyStreamStatus,
+        Rpc::BatchHeartbeat,
+    ] {
+        bed.server.fault(Fault::new(rpc, Action::Hang)).unwrap();
+    }
+    let fleet = yuzu_tests::fleet::Fleet::start(bed.fleet(100));
+    bed.server
+        .wait_received(Rpc::ProxyRegister, 40, PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(bed.ready().await.0, 200);
+    drop(fleet);
+}

@@ -1,0 +1,150 @@
+//! LOG and CMD-19: what never stands in a log.
+
+use crate::support::{command, soon, success};
+use prost::Message;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use tonic::Code;
+use yuzu_proto::agent::v1::{CommandRequest, CommandResponse, HeartbeatRequest, InventoryReport};
+use yuzu_proto::gateway::v1::stream_status_notification::Event;
+use yuzu_server_stub::{Action, Fault, Rpc};
+use yuzu_tests::testbed::TestBed;
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+/// Everything the gateway writes on this thread, which is the whole runtime of a test.
+fn capture() -> (Log, tracing::subscriber::DefaultGuard) {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter("yuzu_gateway=trace")
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    (log, tracing::subscriber::set_default(subscriber))
+}
+
+const SECRET: &str = "s3cr3t";
+
+fn secret(of: &str) -> String {
+    format!("{SECRET}-{of}")
+}
+
+#[tokio::test]
+async fn log_3_no_secret_of_a_message_stands_in_a_log() {
+    let (log, _guard) = capture();
+    let bed = TestBed::start().await;
+    let mut agent = bed.bare_agent("a").await;
+    let mut request = agent.register_request();
+    request.enrollment_token = secret("token");
+    request.csr_pem = secret("csr");
+    request.machine_certificate = secret("certificate").into_bytes().into();
+    request.attestation_signature = secret("signature").into_bytes().into();
+    // Refused by the server with a text of its own, refused by the gateway, then accepted.
+    let refusal = Action::Status(Code::Internal, "broken".into());
+    bed.server
+        .fault(Fault::new(Rpc::ProxyRegister, refusal).times(1))
+        .unwrap();
+    agent.register_raw(&request.encode_to_vec()).await.unwrap();
+    let mut broken = request.encode_to_vec();
+    broken.extend([0x12, 1, 0xff]);
+    agent.register_raw(&broken).await.unwrap();
+    agent.register().await.unwrap();
+    agent.subscribe().await.unwrap();
+    bed.notice(Event::Connected, &agent.session_id).await;
+
+    let operator = bed.operator().await;
+    let sent = CommandRequest {
+        parameters: [("password".to_owned(), secret("parameter"))].into(),
+        payload: secret("payload").into_bytes().into(),
+        ..command("c")
+    };
+    let mut fanout = operator.send(&["a"], sent.clone(), 20).await.unwrap();
+    agent.command().await.unwrap();
+    let answer = CommandResponse {
+        payload: secret("answer").into_bytes().into(),
+        ..success("c", &secret("output"))
+    };
+    agent.answer(&answer).await.unwrap();
+    // Once more for nobody, and a panic of the owner with a command in flight.
+    agent.answer(&answer).await.unwrap();
+    fanout.rest().await.unwrap();
+    let mut fanout = operator.send(&["a"], sent, 20).await.unwrap();
+    agent.command().await.unwrap();
+    assert!(bed.gateway.inject_owner_panic("a"));
+    fanout.rest().await.unwrap();
+
+    let beat = HeartbeatRequest {
+        session_id: agent.session_id.clone(),
+        status_tags: [(secret("tag"), secret("value"))].into(),
+        ..Default::default()
+    };
+    agent.heartbeat_raw(&beat.encode_to_vec()).await.unwrap();
+    let report = InventoryReport {
+        session_id: secret("session"),
+        plugin_data: [("p".to_owned(), secret("inventory").into_bytes().into())].into(),
+        ..Default::default()
+    };
+    agent.inventory_raw(&report.encode_to_vec()).await.unwrap();
+    let session = agent.session_id.clone();
+    agent.half_close().await.unwrap();
+    bed.notice(Event::Disconnected, &session).await;
+    soon("the stop", bed.stop()).await;
+
+    let text = log.text();
+    assert!(
+        text.contains("Agent a connected from 127.0.0.1"),
+        "the log was captured: {text}"
+    );
+    assert!(!text.contains(SECRET), "{text}");
+    assert!(
+        !text.contains(&session),
+        "session ids are secrets too: {text}"
+    );
+}
+
+#[tokio::test]
+async fn log_4_text_of_an_agent_is_cut_and_its_control_characters_are_masked() {
+    let (log, _guard) = capture();
+    let bed = TestBed::start().await;
+    // The server would refuse such an id; here it says yes to everything.
+    let id = format!("evil\n2026 INFO forged{}", "x".repeat(200));
+    let answer = crate::support::accepted(&crate::support::session_id('5'));
+    let answer = Action::Answer(answer.encode_to_vec().into());
+    bed.server
+        .fault(Fault::new(Rpc::ProxyRegister, answer))
+        .unwrap();
+    let mut agent = bed.bare_agent(&id).await;
+    agent.register().await.unwrap();
+    agent.subscribe().await.unwrap();
+    let text = log.text();
+    let line = text
+        .lines()
+        .find(|line| line.contains(" connected from "))
+        .expect("the line");
+    assert!(line.contains("Agent evil?2026 INFO forged"), "{line}");
+    assert!(!line.contains(&"x".repeat(129)), "{line}");
+    assert!(
+        !text
+            .lines()
+            .any(|line| line.starts_with("2026 INFO forged")),
+        "{text}"
+    );
+}

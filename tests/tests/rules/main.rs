@@ -1,0 +1,20 @@
+//! The rules of the contract, over real sockets: a real gateway, the server stub, hand-driven
+//! peers. A test's name starts with the id of its rule; `docs/contract` says what the rule is.
+//!
+//! One binary for all themes, so that the whole suite links once.
+
+mod command;
+mod guardian;
+mod heartbeat;
+mod hostile_input;
+mod inventory;
+mod listener;
+mod logs;
+mod management;
+mod old_faults;
+mod register;
+mod shutdown;
+mod slow_peers;
+mod subscribe;
+mod support;
+mod verbatim;
