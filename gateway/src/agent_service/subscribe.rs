@@ -11,7 +11,7 @@ use super::AgentService;
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::observe::log::{limit, limited};
-use crate::session::{Inbound, Session, SubscribeBody, TakeRefused, start_owner, unix_ms};
+use crate::session::{Inbound, SubscribeBody, TakeRefused, start_owner};
 
 impl AgentService {
     /// Answers with the headers at once, so that the agent knows that it is subscribed.
@@ -24,20 +24,13 @@ impl AgentService {
         let header = header.ok_or_else(|| {
             Status::invalid_argument(format!("the metadata {SESSION_HEADER} is missing"))
         })?;
-        let session_id = header.to_str().map_err(|_| not_pending())?.to_owned();
-        let taken = self.registry.take(&session_id, connection.key());
-        let registration = taken.map_err(|refused| match refused {
+        let session_id = header.to_str().map_err(|_| not_pending())?;
+        let home = mint_stream_home_id()?;
+        let subscribed = self.registry.subscribe(session_id, connection.key(), home);
+        let session = subscribed.map_err(|refused| match refused {
             TakeRefused::NotPending => not_pending(),
             TakeRefused::CapReached => self.cap_reached(),
         })?;
-        let home = mint_stream_home_id()?;
-        let session = Arc::new(Session::new(
-            registration,
-            Arc::from(session_id),
-            home,
-            connection.key(),
-            unix_ms(),
-        ));
         let write_errors = self.owners.metrics.stream_write_errors_total.clone();
         let body = SubscribeBody::new(Arc::clone(&session), write_errors);
         let inbound = Inbound::new(request.into_body(), connection);

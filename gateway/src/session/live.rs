@@ -15,9 +15,10 @@ use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 use tonic::Status;
 
+use super::clock::unix_ms;
 use super::mailbox::{Mailbox, MailboxLimits, NotDispatched};
 use super::replies::Waiter;
-use super::table::Registration;
+use super::table::{Epoch, Registration};
 use crate::edge::ConnectionKey;
 
 /// What an owner is asked for.
@@ -47,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) stream_home_id: Arc<str>,
     /// The connection of the Subscribe (SUB-5).
     pub(crate) connection: ConnectionKey,
+    /// Which row of the table is this session's.
+    pub(crate) epoch: Epoch,
     /// Wall clock of the Subscribe, Unix milliseconds.
     pub(crate) connected_at_ms: i64,
     /// Monotonic clock of the Subscribe.
@@ -63,19 +66,20 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    pub(crate) fn new(
+    pub(super) fn new(
         registration: Registration,
         session_id: Arc<str>,
         stream_home_id: Arc<str>,
         connection: ConnectionKey,
-        connected_at_ms: i64,
+        epoch: Epoch,
     ) -> Self {
         Self {
             registration,
             session_id,
             stream_home_id,
             connection,
-            connected_at_ms,
+            epoch,
+            connected_at_ms: unix_ms(),
             connected: Instant::now(),
             mailbox: Mutex::new(Mailbox::new()),
             asked: AtomicU8::new(NOTHING),

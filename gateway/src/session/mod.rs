@@ -5,6 +5,7 @@
 //! answers go to a [`ReplySink`].
 
 mod admission;
+mod clock;
 mod events;
 mod live;
 mod mailbox;
@@ -16,10 +17,11 @@ mod stream;
 mod table;
 
 pub(crate) use admission::Refusal;
+pub(crate) use clock::unix_ms;
 pub(crate) use events::{Change, Event, Events, MissedEvents, Watcher};
 pub(crate) use live::{Control, Session};
 pub(crate) use mailbox::{MailboxLimits, NotDispatched};
-pub(crate) use owner::{Inbound, OwnerContext, start as start_owner, unix_ms};
+pub(crate) use owner::{Inbound, OwnerContext, start as start_owner};
 pub(crate) use registry::Registry;
 pub(crate) use replies::{Reply, ReplySink, Waiter};
 pub(crate) use roster::Roster;

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -22,6 +22,7 @@ use yuzu_proto::GUARDIAN_PLUGIN;
 use yuzu_proto::peek::CommandResponsePeek;
 use yuzu_proto::wire::{GRPC_PREFIX, bytes_field_len, put_bytes_field, put_grpc_prefix};
 
+use super::clock::unix_ms;
 use super::events::{Change, Event, Events};
 use super::live::{Control, Session};
 use super::registry::Registry;
@@ -109,10 +110,15 @@ enum Ended {
     With(Status),
 }
 
-/// Publishes the session, announces it, and starts its task (SUB-7).
+/// Announces a session that commands already go to, and starts its task (SUB-7).
 pub(crate) fn start(session: Arc<Session>, inbound: Inbound, context: Arc<OwnerContext>) {
+    // First of all, so that whatever goes wrong below ends the session.
+    let farewell = Farewell {
+        session: Arc::clone(&session),
+        context: Arc::clone(&context),
+        said: false,
+    };
     context.roster.add(&session);
-    context.registry.publish(&session);
     context.events.publish(Event {
         agent_id: Arc::clone(session.agent_id()),
         at_ms: unix_ms(),
@@ -127,14 +133,7 @@ pub(crate) fn start(session: Arc<Session>, inbound: Inbound, context: Arc<OwnerC
             .map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
     );
     announce(&session, &context, NoticeEvent::Connected);
-    tokio::spawn(pump(
-        Farewell {
-            session,
-            context,
-            said: false,
-        },
-        inbound,
-    ));
+    tokio::spawn(pump(farewell, inbound));
 }
 
 fn announce(session: &Session, context: &OwnerContext, event: NoticeEvent) {
@@ -212,6 +211,8 @@ impl Restarts {
 /// The owner: reads frames in their order and hands each on (SUB-12).
 async fn own(session: &Session, context: &OwnerContext, inbound: &mut Inbound) -> Ended {
     loop {
+        // An agent that sends without end must not keep its thread from other agents.
+        tokio::task::coop::consume_budget().await;
         let next = tokio::select! {
             biased;
             control = session.asked() => return controlled(control),
@@ -261,12 +262,36 @@ async fn deliver(session: &Session, context: &OwnerContext, frame: Bytes) -> Res
         frame: as_answer(session.agent_id(), &frame),
         terminal,
     };
+    // The copy is what may have to wait: the agent's buffer goes back at once.
+    drop(frame);
+    hand_over(&waiters, &reply).await;
+    Ok(())
+}
+
+/// Gives the reply to everyone who waits for it, in turn. Dropped before its end, it tells the
+/// callers that a terminal frame did not reach that the agent is lost (CMD-4): nobody else does,
+/// the mailbox has forgotten them.
+async fn hand_over(waiters: &[Waiter], reply: &Reply) {
+    let mut unreached = Unreached(match reply.terminal {
+        Some(_) => waiters,
+        None => &[],
+    });
     for Waiter { sink, target } in waiters {
-        if !sink.try_reply(target, &reply) {
-            sink.reply_when_room(target, &reply).await;
+        if !sink.try_reply(*target, reply) {
+            sink.reply_when_room(*target, reply).await;
         }
     }
-    Ok(())
+    unreached.0 = &[];
+}
+
+struct Unreached<'a>(&'a [Waiter]);
+
+impl Drop for Unreached<'_> {
+    fn drop(&mut self) {
+        for Waiter { sink, target } in self.0 {
+            sink.lost(*target);
+        }
+    }
 }
 
 /// The agent's frame, unchanged, as a framed `SendCommandResponse` of `agent_id`.
@@ -320,15 +345,6 @@ impl Drop for Farewell {
     fn drop(&mut self) {
         self.say(Status::ok(""));
     }
-}
-
-/// Wall clock, Unix milliseconds.
-pub(crate) fn unix_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The session table behind one short lock, with sharded indexes for the hot paths.
 //!
 //! Responsible for keeping the indexes equal to the table: every change is made and published
-//! under the table's lock. Registering and ending sessions take that lock; routing a command and
+//! under the table's lock, and a row leaves an index only if it is that of the session that ends. Registering and ending sessions take that lock; routing a command and
 //! admitting a heartbeat of a connected agent take the lock of one shard. Must never hold a lock
 //! while something is sent.
 
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::admission::Refusal;
 use super::live::Session;
 use super::table::{
-    CapReached, Registration, Reservation, Superseded, Table, TableLimits, TakeRefused,
+    CapReached, Registration, Reservation, Subscribed, Superseded, Table, TableLimits, TakeRefused,
 };
 use crate::edge::ConnectionKey;
 
@@ -57,12 +57,18 @@ impl Sharded {
         shard.insert(Arc::clone(key), Arc::clone(session));
     }
 
-    fn remove(&self, key: &str) {
+    /// Removes the row if it is that of `session`.
+    fn remove(&self, key: &str, session: &Session) {
         let mut shard = self
             .shard(key)
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        shard.remove(key);
+        if shard
+            .get(key)
+            .is_some_and(|row| row.epoch == session.epoch)
+        {
+            shard.remove(key);
+        }
         if shard.len() < shard.capacity() / 4 {
             shard.shrink_to_fit();
         }
@@ -108,10 +114,8 @@ impl Slot<'_> {
         match self.reservation.take() {
             None => Err(Superseded),
             Some(reservation) => {
-                let now = Instant::now();
-                self.registry
-                    .table()
-                    .commit(reservation, session_id, registration, now)
+                let mut table = self.registry.table();
+                table.commit(reservation, session_id, registration, Instant::now())
             }
         }
     }
@@ -152,35 +156,40 @@ impl Registry {
         })
     }
 
-    /// Takes the pending row of `session_id` (SUB-3).
-    pub(crate) fn take(
+    /// Turns the pending row of `session_id` into a session that commands go to (SUB-3); an older
+    /// one of the agent loses its route and its admission at once (SUB-8).
+    ///
+    /// # Errors
+    /// See [`Table::subscribe`].
+    pub(crate) fn subscribe(
         &self,
         session_id: &str,
         connection: ConnectionKey,
-    ) -> Result<Registration, TakeRefused> {
-        self.table().take(session_id, connection, Instant::now())
-    }
-
-    /// Makes the session routable; an older one of the agent loses its route and its admission at
-    /// once (SUB-8).
-    pub(crate) fn publish(&self, session: &Arc<Session>) {
+        stream_home_id: Arc<str>,
+    ) -> Result<Arc<Session>, TakeRefused> {
         let mut table = self.table();
-        let agent_id = session.agent_id();
-        let (id, connection) = (&session.session_id, session.connection);
-        if let Some(old) = table.publish(agent_id, id, connection, Arc::clone(session)) {
-            self.by_session.remove(&old.session_id);
+        let build = |registration, epoch| {
+            let id = Arc::from(session_id);
+            let session = Session::new(registration, id, stream_home_id, connection, epoch);
+            Arc::new(session)
+        };
+        let Subscribed { value, superseded } =
+            table.subscribe(session_id, connection, Instant::now(), build)?;
+        if let Some(old) = superseded {
+            self.by_session.remove(&old.session_id, &old);
         }
-        self.by_agent.insert(agent_id, session);
-        self.by_session.insert(id, session);
+        self.by_agent.insert(value.agent_id(), &value);
+        self.by_session.insert(&value.session_id, &value);
         self.live.store(table.len(), Ordering::Relaxed);
+        Ok(value)
     }
 
     /// Removes the session, unless a newer one of the agent took its place (SUB-8, SUB-9).
     pub(crate) fn end(&self, session: &Session) {
         let mut table = self.table();
-        if table.end(session.agent_id(), &session.session_id) {
-            self.by_agent.remove(session.agent_id());
-            self.by_session.remove(&session.session_id);
+        if table.end(session.agent_id(), session.epoch) {
+            self.by_agent.remove(session.agent_id(), session);
+            self.by_session.remove(&session.session_id, session);
             self.live.store(table.len(), Ordering::Relaxed);
         }
     }
@@ -198,13 +207,18 @@ impl Registry {
     /// Whether a heartbeat or an inventory report of `session_id` is admitted on `connection`
     /// (ADMIT-1).
     pub(crate) fn admit(&self, session_id: &str, connection: ConnectionKey) -> Result<(), Refusal> {
-        match self.by_session.get(session_id) {
-            Some(session) if session.connection == connection => Ok(()),
-            Some(_) => Err(Refusal::ConnectionMismatch),
-            None => self
-                .table()
-                .admit_pending(session_id, connection, Instant::now()),
+        let live = self.by_session.get(session_id);
+        if live.as_ref().is_some_and(|s| s.connection == connection) {
+            return Ok(());
         }
+        // A server may hand the id of a live session out again: the pending row counts as well.
+        let pending = self
+            .table()
+            .admit_pending(session_id, connection, Instant::now());
+        pending.map_err(|refusal| match live {
+            Some(_) => Refusal::ConnectionMismatch,
+            None => refusal,
+        })
     }
 
     /// See [`Table::page`].
@@ -227,3 +241,6 @@ impl Registry {
         self.live.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,9 @@
 //! decisions over plain maps. Pure: time comes in as an argument, nothing waits, nothing is sent.
 //! Must never look into what it stores for a live row (`L`).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -71,6 +72,20 @@ pub(crate) enum TakeRefused {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Reservation(u64);
 
+/// Tells one live row from every other of this process, also from one with the same session id. A
+/// later row has a larger one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Epoch(u64);
+
+/// A Subscribe that was let in.
+#[derive(Debug)]
+pub(crate) struct Subscribed<L> {
+    /// What the new row carries.
+    pub(crate) value: L,
+    /// What the agent's older row carried.
+    pub(crate) superseded: Option<L>,
+}
+
 #[derive(Debug)]
 struct Reserved {
     agent_id: Arc<str>,
@@ -83,12 +98,13 @@ struct Pending {
     registration: Registration,
     connection: ConnectionKey,
     stamp: Reservation,
+    commit: u64,
     expires: Instant,
 }
 
 #[derive(Debug)]
 struct Live<L> {
-    session_id: Arc<str>,
+    epoch: Epoch,
     connection: ConnectionKey,
     value: L,
 }
@@ -106,25 +122,22 @@ impl ConnectionRows {
     }
 }
 
-#[derive(Debug)]
-enum Expiring {
-    Reserved(Reservation),
-    Pending(Arc<str>),
-}
-
 /// The table. `L` is what a live row carries.
 #[derive(Debug)]
 pub(crate) struct Table<L> {
     limits: TableLimits,
-    next_stamp: u64,
-    reserved: HashMap<Reservation, Reserved>,
+    /// Of stamps, commits and epochs alike.
+    last_number: u64,
+    /// All lifetimes are equal, so the order of the stamps is that of their ends.
+    reserved: BTreeMap<Reservation, Reserved>,
+    /// By session id.
     pending: HashMap<Arc<str>, Pending>,
-    /// Session ids of the pending rows of each agent.
-    pending_of: HashMap<Arc<str>, Vec<Arc<str>>>,
+    /// The pending rows of each agent in the order of their stamps.
+    pending_of: BTreeMap<(Arc<str>, Reservation), Arc<str>>,
+    /// The pending rows in the order of their commits, which is that of their ends.
+    commits: BTreeMap<u64, Arc<str>>,
     live: BTreeMap<Arc<str>, Live<L>>,
     connections: HashMap<ConnectionKey, ConnectionRows>,
-    /// All lifetimes are equal, so the oldest is always first.
-    lifetimes: VecDeque<(Instant, Expiring)>,
     /// All graces are equal, so the oldest is always first.
     graces: VecDeque<(Instant, ConnectionKey)>,
 }
@@ -133,15 +146,20 @@ impl<L: Clone> Table<L> {
     pub(crate) fn new(limits: TableLimits) -> Self {
         Self {
             limits,
-            next_stamp: 1,
-            reserved: HashMap::new(),
+            last_number: 0,
+            reserved: BTreeMap::new(),
             pending: HashMap::new(),
-            pending_of: HashMap::new(),
+            pending_of: BTreeMap::new(),
+            commits: BTreeMap::new(),
             live: BTreeMap::new(),
             connections: HashMap::new(),
-            lifetimes: VecDeque::new(),
             graces: VecDeque::new(),
         }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
     /// Reserves a slot on `connection` for a registration of `agent_id` (CAP-1 to CAP-4).
@@ -151,26 +169,17 @@ impl<L: Clone> Table<L> {
         agent_id: &Arc<str>,
         now: Instant,
     ) -> Result<Reservation, CapReached> {
-        let own = self.slots(connection, agent_id, now, true);
-        if own >= self.limits.max_per_connection {
+        if self.slots(connection, agent_id, now, true) >= self.limits.max_per_connection {
             return Err(CapReached);
         }
-        let stamp = Reservation(self.next_stamp);
-        self.next_stamp += 1;
-        let expires = now + LIFETIME;
+        let stamp = Reservation(self.number());
         let row = Reserved {
             agent_id: Arc::clone(agent_id),
             connection,
-            expires,
+            expires: now + LIFETIME,
         };
         self.reserved.insert(stamp, row);
-        self.connections
-            .entry(connection)
-            .or_default()
-            .reserved
-            .push(stamp);
-        self.lifetimes
-            .push_back((expires, Expiring::Reserved(stamp)));
+        self.rows_of(connection).reserved.push(stamp);
         Ok(stamp)
     }
 
@@ -186,28 +195,27 @@ impl<L: Clone> Table<L> {
         let Some(rows) = self.connections.get(&connection) else {
             return 0;
         };
-        let in_flight = |agent: &Arc<str>| {
-            rows.reserved.iter().any(|stamp| {
-                self.reserved
-                    .get(stamp)
-                    .is_some_and(|row| row.agent_id == *agent && row.expires > now)
-            })
-        };
-        let reserved = rows
+        let reserved: Vec<&str> = rows
             .reserved
             .iter()
-            .filter_map(|stamp| self.reserved.get(stamp));
+            .filter_map(|stamp| self.reserved.get(stamp))
+            .filter(|row| row.expires > now)
+            .map(|row| &*row.agent_id)
+            .collect();
+        let in_flight: HashSet<&str> = reserved.iter().copied().collect();
+        let other = |agent: &str| *agent != **agent_id;
         let reserved = reserved
-            .filter(|row| row.expires > now && (own_reservations || row.agent_id != *agent_id));
-        let live = rows.live.iter().filter(|agent| *agent != agent_id);
+            .into_iter()
+            .filter(|agent| own_reservations || other(agent));
+        let live = rows.live.iter().filter(|agent| other(agent));
         let pending = rows
             .pending
             .iter()
-            .filter_map(|session| self.pending.get(session));
-        let pending = pending.filter(|row| {
-            let agent = &row.registration.agent_id;
-            row.expires > now && agent != agent_id && !in_flight(agent)
-        });
+            .filter_map(|session| self.pending.get(session))
+            .filter(|row| {
+                let agent = &*row.registration.agent_id;
+                row.expires > now && other(agent) && !in_flight.contains(agent)
+            });
         reserved.count() + live.count() + pending.count()
     }
 
@@ -233,59 +241,63 @@ impl<L: Clone> Table<L> {
         };
         let (connection, expired) = (row.connection, row.expires <= now);
         self.release(reservation);
-        if expired {
-            return Err(Superseded);
-        }
         let agent_id = Arc::clone(&registration.agent_id);
-        let of_agent = self.pending_of.get(&agent_id).cloned().unwrap_or_default();
-        let newer = |session: &Arc<str>| {
-            let row = self.pending.get(session);
-            row.is_some_and(|row| row.stamp > reservation && row.expires > now)
-        };
-        if of_agent.iter().any(newer) {
+        if expired || self.has_newer(&agent_id, reservation, now) {
             return Err(Superseded);
         }
-        for session in of_agent {
-            let here = self
-                .pending
-                .get(&session)
-                .is_some_and(|row| row.connection == connection);
-            if here || session == *session_id {
-                self.remove_pending(&session);
-            }
-        }
-        // A server that hands one session id to two agents: the later registration holds it.
+        // A server that hands one session id out twice: the later registration holds it.
         self.remove_pending(session_id);
-        let expires = now + LIFETIME;
+        if let Some(older) = self.pending_on(connection, &agent_id) {
+            self.remove_pending(&older);
+        }
+        let commit = self.number();
         let row = Pending {
             registration,
             connection,
             stamp: reservation,
-            expires,
+            commit,
+            expires: now + LIFETIME,
         };
         self.pending.insert(Arc::clone(session_id), row);
         self.pending_of
-            .entry(agent_id)
-            .or_default()
-            .push(Arc::clone(session_id));
-        self.connections
-            .entry(connection)
-            .or_default()
+            .insert((agent_id, reservation), Arc::clone(session_id));
+        self.commits.insert(commit, Arc::clone(session_id));
+        self.rows_of(connection)
             .pending
             .push(Arc::clone(session_id));
-        self.lifetimes
-            .push_back((expires, Expiring::Pending(Arc::clone(session_id))));
         Ok(())
     }
 
-    /// Takes the pending row for a Subscribe on `connection` (SUB-2 to SUB-5); exactly one of
-    /// several callers gets it. The lifetime is not looked at (SUB-4).
-    pub(crate) fn take(
+    /// Whether a registration of the agent that began after `reservation` is pending.
+    fn has_newer(&self, agent_id: &Arc<str>, reservation: Reservation, now: Instant) -> bool {
+        let (first, last) = (Reservation(reservation.0 + 1), Reservation(u64::MAX));
+        let newer = (Arc::clone(agent_id), first)..=(Arc::clone(agent_id), last);
+        self.pending_of.range(newer).any(|(_, session)| {
+            let row = self.pending.get(session);
+            row.is_some_and(|row| row.expires > now)
+        })
+    }
+
+    /// The agent's pending row on `connection`: there is at most one (REG-9).
+    fn pending_on(&self, connection: ConnectionKey, agent_id: &str) -> Option<Arc<str>> {
+        let sessions = &self.connections.get(&connection)?.pending;
+        let of_agent = sessions.iter().find(|session| {
+            let row = self.pending.get(*session);
+            row.is_some_and(|row| *row.registration.agent_id == *agent_id)
+        });
+        of_agent.cloned()
+    }
+
+    /// Puts a live row in the place of the pending one, in one step: the slot is never free in
+    /// between (SUB-2 to SUB-5). Exactly one of several callers gets it; the agent's older row
+    /// loses its place (SUB-8). The lifetime of the pending row is not looked at (SUB-4).
+    pub(crate) fn subscribe(
         &mut self,
         session_id: &str,
         connection: ConnectionKey,
         now: Instant,
-    ) -> Result<Registration, TakeRefused> {
+        build: impl FnOnce(Registration, Epoch) -> L,
+    ) -> Result<Subscribed<L>, TakeRefused> {
         let Some(row) = self.pending.get(session_id) else {
             return Err(TakeRefused::NotPending);
         };
@@ -293,82 +305,75 @@ impl<L: Clone> Table<L> {
         if self.slots(connection, &agent_id, now, false) >= self.limits.max_per_connection {
             return Err(TakeRefused::CapReached);
         }
-        self.remove_pending(session_id)
-            .ok_or(TakeRefused::NotPending)
-    }
-
-    /// Enters a live row; the agent's older one loses its place and is returned (SUB-8).
-    pub(crate) fn publish(
-        &mut self,
-        agent_id: &Arc<str>,
-        session_id: &Arc<str>,
-        connection: ConnectionKey,
-        value: L,
-    ) -> Option<L> {
+        let registration = self.remove_pending(session_id);
+        let registration = registration.ok_or(TakeRefused::NotPending)?;
+        let epoch = Epoch(self.number());
+        let value = build(registration, epoch);
         let row = Live {
-            session_id: Arc::clone(session_id),
+            epoch,
             connection,
-            value,
+            value: value.clone(),
         };
-        let old = self.live.insert(Arc::clone(agent_id), row);
+        let old = self.live.insert(Arc::clone(&agent_id), row);
         if let Some(old) = &old {
-            self.edit_connection(old.connection, |rows| rows.live.retain(|a| a != agent_id));
+            self.edit_connection(old.connection, |rows| rows.live.retain(|a| *a != agent_id));
         }
-        self.connections
-            .entry(connection)
-            .or_default()
-            .live
-            .push(Arc::clone(agent_id));
-        old.map(|old| old.value)
+        self.rows_of(connection).live.push(agent_id);
+        Ok(Subscribed {
+            value,
+            superseded: old.map(|old| old.value),
+        })
     }
 
-    /// Removes the live row of `agent_id` if it is that of `session_id`. False: a newer session
-    /// took its place, or it was removed before (SUB-8, SUB-9).
-    pub(crate) fn end(&mut self, agent_id: &Arc<str>, session_id: &str) -> bool {
-        let current = self
-            .live
-            .get(agent_id)
-            .is_some_and(|row| *row.session_id == *session_id);
-        if current && let Some(row) = self.live.remove(agent_id) {
-            self.edit_connection(row.connection, |rows| rows.live.retain(|a| a != agent_id));
-        }
-        current
+    /// Removes the live row of `agent_id` if it is that of `epoch`. False: a newer session took
+    /// its place, or it was removed before (SUB-8, SUB-9).
+    pub(crate) fn end(&mut self, agent_id: &Arc<str>, epoch: Epoch) -> bool {
+        let row = self.live.get(agent_id);
+        let Some(row) = row.filter(|row| row.epoch == epoch) else {
+            return false;
+        };
+        let connection = row.connection;
+        self.live.remove(agent_id);
+        self.edit_connection(connection, |rows| rows.live.retain(|a| a != agent_id));
+        true
     }
 
     /// The connection is gone: its reserved and pending rows stay takeable for the grace (CAP-7).
     pub(crate) fn connection_closed(&mut self, connection: ConnectionKey, now: Instant) {
-        if !self.connections.contains_key(&connection) {
+        let Some(rows) = self.connections.get(&connection) else {
             return;
-        }
+        };
         if self.limits.grace.is_zero() {
             self.drop_connection(connection);
-        } else {
+        } else if !(rows.reserved.is_empty() && rows.pending.is_empty()) {
             self.graces.push_back((now + self.limits.grace, connection));
         }
     }
 
-    /// Removes what has expired (REG-8, REG-16, CAP-7).
+    /// Removes what has expired (REG-8, REG-16, CAP-7) and gives memory of bursts back.
     pub(crate) fn sweep(&mut self, now: Instant) {
-        while self.graces.front().is_some_and(|(at, _)| *at <= now) {
-            if let Some((_, connection)) = self.graces.pop_front() {
-                self.drop_connection(connection);
-            }
+        while let Some((_, connection)) = self.graces.pop_front_if(|(at, _)| *at <= now) {
+            self.drop_connection(connection);
         }
-        while self.lifetimes.front().is_some_and(|(at, _)| *at <= now) {
-            match self.lifetimes.pop_front() {
-                Some((_, Expiring::Reserved(stamp))) => self.release(stamp),
-                Some((at, Expiring::Pending(session))) => {
-                    // The id may have been committed again since.
-                    if self
-                        .pending
-                        .get(&session)
-                        .is_some_and(|row| row.expires <= at)
-                    {
-                        self.remove_pending(&session);
-                    }
-                }
-                None => {}
-            }
+        while let Some((stamp, row)) = self.reserved.first_key_value()
+            && row.expires <= now
+        {
+            let stamp = *stamp;
+            self.release(stamp);
+        }
+        while let Some((_, session)) = self.commits.first_key_value()
+            && self
+                .pending
+                .get(session)
+                .is_some_and(|row| row.expires <= now)
+        {
+            let session = Arc::clone(session);
+            self.remove_pending(&session);
+        }
+        give_back(&mut self.pending);
+        give_back(&mut self.connections);
+        if self.graces.len() < self.graces.capacity() / 4 {
+            self.graces.shrink_to_fit();
         }
     }
 
@@ -387,17 +392,17 @@ impl<L: Clone> Table<L> {
 
     fn remove_pending(&mut self, session_id: &str) -> Option<Registration> {
         let row = self.pending.remove(session_id)?;
-        let agent_id = &row.registration.agent_id;
-        if let Some(sessions) = self.pending_of.get_mut(agent_id) {
-            sessions.retain(|session| **session != *session_id);
-            if sessions.is_empty() {
-                self.pending_of.remove(agent_id);
-            }
-        }
+        let agent_id = Arc::clone(&row.registration.agent_id);
+        self.pending_of.remove(&(agent_id, row.stamp));
+        self.commits.remove(&row.commit);
         self.edit_connection(row.connection, |rows| {
             rows.pending.retain(|session| **session != *session_id);
         });
         Some(row.registration)
+    }
+
+    fn rows_of(&mut self, connection: ConnectionKey) -> &mut ConnectionRows {
+        self.connections.entry(connection).or_default()
     }
 
     fn edit_connection(
@@ -449,3 +454,14 @@ impl<L: Clone> Table<L> {
         self.live.len()
     }
 }
+
+fn give_back<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
+    if map.len() < map.capacity() / 4 {
+        map.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
