@@ -12,39 +12,39 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use yuzu_tests::agent::PATIENCE;
 
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub const DATA: u8 = 0;
-pub const HEADERS: u8 = 1;
-pub const RST_STREAM: u8 = 3;
-pub const SETTINGS: u8 = 4;
-pub const PING: u8 = 6;
-pub const GOAWAY: u8 = 7;
-pub const WINDOW_UPDATE: u8 = 8;
-pub const CONTINUATION: u8 = 9;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
 
 /// END_STREAM on DATA and HEADERS, ACK on SETTINGS and PING.
-pub const END_STREAM: u8 = 1;
-pub const ACK: u8 = 1;
-pub const END_HEADERS: u8 = 4;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const ACK: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
-pub const MAX_CONCURRENT_STREAMS: u16 = 3;
-pub const INITIAL_WINDOW_SIZE: u16 = 4;
-pub const MAX_HEADER_LIST_SIZE: u16 = 6;
+pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
+pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
+pub(crate) const MAX_HEADER_LIST_SIZE: u16 = 6;
 
-pub const REFUSED_STREAM: u32 = 7;
-pub const CANCEL: u32 = 8;
-pub const ENHANCE_YOUR_CALM: u32 = 11;
+pub(crate) const REFUSED_STREAM: u32 = 7;
+pub(crate) const CANCEL: u32 = 8;
+pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
 const HEADER_BYTES: usize = 9;
 
 /// One frame.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Frame {
-    pub kind: u8,
-    pub flags: u8,
-    pub stream: u32,
-    pub payload: Vec<u8>,
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
 }
 
 impl std::fmt::Debug for Frame {
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Frame {
 }
 
 impl Frame {
-    pub fn new(kind: u8, flags: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn new(kind: u8, flags: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
         Self {
             kind,
             flags,
@@ -73,7 +73,7 @@ impl Frame {
         }
     }
 
-    pub fn settings(values: &[(u16, u32)]) -> Self {
+    pub(crate) fn settings(values: &[(u16, u32)]) -> Self {
         let mut payload = Vec::new();
         for (id, value) in values {
             payload.extend(id.to_be_bytes());
@@ -82,25 +82,25 @@ impl Frame {
         Self::new(SETTINGS, 0, 0, payload)
     }
 
-    pub fn ping(number: u64) -> Self {
+    pub(crate) fn ping(number: u64) -> Self {
         Self::new(PING, 0, 0, number.to_be_bytes())
     }
 
     /// The answer to a PING with this payload.
-    pub fn pong(ping: &Frame) -> Self {
+    pub(crate) fn pong(ping: &Frame) -> Self {
         Self::new(PING, ACK, 0, ping.payload.clone())
     }
 
-    pub fn reset(stream: u32) -> Self {
+    pub(crate) fn reset(stream: u32) -> Self {
         Self::new(RST_STREAM, 0, stream, CANCEL.to_be_bytes())
     }
 
-    pub fn window_update(stream: u32, by: u32) -> Self {
+    pub(crate) fn window_update(stream: u32, by: u32) -> Self {
         Self::new(WINDOW_UPDATE, 0, stream, by.to_be_bytes())
     }
 
     /// The headers of a gRPC request; the body follows.
-    pub fn request(stream: u32, path: &str, metadata: &[(&str, &str)]) -> Self {
+    pub(crate) fn request(stream: u32, path: &str, metadata: &[(&str, &str)]) -> Self {
         Self::new(
             HEADERS,
             END_HEADERS,
@@ -110,20 +110,20 @@ impl Frame {
     }
 
     /// A whole message as the last DATA of its stream.
-    pub fn message(stream: u32, message: &[u8]) -> Self {
+    pub(crate) fn message(stream: u32, message: &[u8]) -> Self {
         let body = yuzu_tests::raw::frame(message);
         Self::new(DATA, END_STREAM, stream, &body[..])
     }
 
     /// The number in a RST_STREAM, or the last one in a GOAWAY.
-    pub fn error_code(&self) -> u32 {
+    pub(crate) fn error_code(&self) -> u32 {
         let at = if self.kind == GOAWAY { 4 } else { 0 };
         let bytes = self.payload[at..at + 4].try_into().unwrap();
         u32::from_be_bytes(bytes)
     }
 
     /// The pairs in a SETTINGS frame.
-    pub fn values(&self) -> Vec<(u16, u32)> {
+    pub(crate) fn values(&self) -> Vec<(u16, u32)> {
         let pairs = self.payload.chunks_exact(6);
         pairs
             .map(|pair| {
@@ -146,7 +146,7 @@ impl Frame {
 }
 
 /// A header block of literals that enter no table.
-pub fn request_headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn request_headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     let fixed = [
         (":method", "POST"),
@@ -163,7 +163,7 @@ pub fn request_headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// One literal header field that enters no table.
-pub fn literal(name: &str, value: &str) -> Vec<u8> {
+pub(crate) fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut out = vec![0];
     for text in [name, value] {
         put_length(&mut out, text.len());
@@ -187,14 +187,14 @@ fn put_length(out: &mut Vec<u8>, len: usize) {
 }
 
 /// One socket.
-pub struct Peer {
+pub(crate) struct Peer {
     socket: TcpStream,
     inbox: Vec<u8>,
 }
 
 impl Peer {
     /// Connects and says nothing.
-    pub async fn dial(address: SocketAddr) -> Self {
+    pub(crate) async fn dial(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.expect("a connection");
         socket.set_nodelay(true).expect("a socket");
         Self {
@@ -204,7 +204,7 @@ impl Peer {
     }
 
     /// Connects and sends the preface and SETTINGS with these values.
-    pub async fn open(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
+    pub(crate) async fn open(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let mut peer = Self::dial(address).await;
         peer.write(PREFACE).await.expect("an open socket");
         peer.send(&[Frame::settings(settings)]).await;
@@ -212,24 +212,24 @@ impl Peer {
     }
 
     /// Sends bytes as they are.
-    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.socket.write_all(bytes).await
     }
 
     /// Sends frames in one write.
-    pub async fn try_send(&mut self, frames: &[Frame]) -> io::Result<()> {
+    pub(crate) async fn try_send(&mut self, frames: &[Frame]) -> io::Result<()> {
         let mut bytes = Vec::new();
         frames.iter().for_each(|frame| frame.put(&mut bytes));
         self.write(&bytes).await
     }
 
     /// Sends frames in one write.
-    pub async fn send(&mut self, frames: &[Frame]) {
+    pub(crate) async fn send(&mut self, frames: &[Frame]) {
         self.try_send(frames).await.expect("an open socket");
     }
 
     /// The next frame; none when the other side has closed.
-    pub async fn next(&mut self) -> Option<Frame> {
+    pub(crate) async fn next(&mut self) -> Option<Frame> {
         let received = tokio::time::timeout(PATIENCE, self.receive()).await;
         received.expect("a frame or the end of the connection")
     }
@@ -265,7 +265,7 @@ impl Peer {
     }
 
     /// The next frame that `wanted` picks; others are dropped.
-    pub async fn until(&mut self, what: &str, wanted: impl Fn(&Frame) -> bool) -> Frame {
+    pub(crate) async fn until(&mut self, what: &str, wanted: impl Fn(&Frame) -> bool) -> Frame {
         loop {
             match self.next().await {
                 Some(frame) if wanted(&frame) => return frame,
@@ -276,7 +276,7 @@ impl Peer {
     }
 
     /// Everything until the other side closes.
-    pub async fn closed(&mut self) -> Vec<Frame> {
+    pub(crate) async fn closed(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.next().await {
             frames.push(frame);
@@ -285,7 +285,7 @@ impl Peer {
     }
 
     /// Sends a PING and waits for its answer: whatever was sent before has been read by then.
-    pub async fn round_trip(&mut self, number: u64) {
+    pub(crate) async fn round_trip(&mut self, number: u64) {
         let ping = Frame::ping(number);
         let pong = Frame::pong(&ping);
         self.send(&[ping]).await;
@@ -294,7 +294,7 @@ impl Peer {
     }
 
     /// The one message of an answer, from DATA frames that may be cut anywhere.
-    pub async fn answer(&mut self, stream: u32) -> Vec<u8> {
+    pub(crate) async fn answer(&mut self, stream: u32) -> Vec<u8> {
         let mut body = Vec::new();
         loop {
             let frame = self
