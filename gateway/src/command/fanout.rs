@@ -22,7 +22,6 @@ use tracing::info;
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
-use crate::edge::connection::WatchedAnswer;
 use crate::edge::grpc;
 use crate::session::{Reply, ReplySink};
 
@@ -77,7 +76,6 @@ pub(crate) struct Fanout {
     command_id: String,
     metrics: CommandMetrics,
     started: Instant,
-    answer: WatchedAnswer,
 }
 
 impl Fanout {
@@ -87,7 +85,6 @@ impl Fanout {
         command_id: String,
         metrics: CommandMetrics,
         limits: CallerLimits,
-        answer: WatchedAnswer,
     ) -> Arc<Self> {
         let now = Instant::now();
         let limits = CallerLimits {
@@ -111,7 +108,6 @@ impl Fanout {
             command_id,
             metrics,
             started: now,
-            answer,
         })
     }
 
@@ -149,9 +145,6 @@ impl Fanout {
     fn enqueue(&self, mut state: MutexGuard<'_, State>, item: Item) {
         if state.end.is_some() {
             return;
-        }
-        if state.queue.is_empty() {
-            self.answer.ready();
         }
         state.queue.push_back(item);
         let caller = state.caller.take();
@@ -237,11 +230,7 @@ impl Fanout {
         }
         if !state.queue.is_empty() {
             state.last_taken = Instant::now();
-            self.answer.taken();
             let (data, room) = self.pop_together(&mut state);
-            if !state.queue.is_empty() {
-                self.answer.ready();
-            }
             let open = state.end.is_none();
             drop(state);
             if open {

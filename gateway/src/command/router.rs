@@ -17,7 +17,6 @@ use super::entries::NoAnswer;
 use super::fanout::{CallerLimits, Fanout, FanoutBody};
 use super::metrics::MetricsOfCommands;
 use crate::config;
-use crate::edge::connection::WatchedAnswer;
 use crate::observe::metrics::Metrics;
 use crate::session::{MailboxLimits, NotDispatched, Registry, ReplySink, Session, Waiter};
 
@@ -94,7 +93,6 @@ impl Router {
         &self,
         agent_ids: &[&str],
         command: Command,
-        answer: WatchedAnswer,
     ) -> Result<(FanoutBody, Ticket), Stopping> {
         self.running.count.fetch_add(1, Ordering::AcqRel);
         let ticket = Ticket(Arc::clone(&self.running));
@@ -108,7 +106,7 @@ impl Router {
         };
         let id = Bytes::copy_from_slice(command.id.as_bytes());
         let metrics = self.metrics.of(&command.plugin);
-        let fanout = Fanout::new(targets, command.id, metrics, limits, answer);
+        let fanout = Fanout::new(targets, command.id, metrics, limits);
         let timeout = self.timeout(command.timeout_seconds);
         // From here on a caller that leaves drops the fan-out, the targets not yet sent included.
         let body = FanoutBody::new(Arc::clone(&fanout), timeout);

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::answers::{AnswerId, AnswerLedger};
+use super::answers::{AnswerLedger, PieceId};
 use super::flood::Costly;
 use crate::observe::metrics::Metrics;
 
@@ -36,7 +37,7 @@ pub(crate) struct ConnectionLimits {
     pub(crate) preface_timeout: Duration,
     /// No received byte for this long: closed (LSN-4).
     pub(crate) idle_timeout: Duration,
-    /// An answer that is ready and not taken for this long: closed.
+    /// A piece of an answer that was handed over and not taken for this long: closed.
     pub(crate) answer_patience: Duration,
     /// A unary request must be complete within this time (LSN-7).
     pub(crate) request_timeout: Duration,
@@ -89,6 +90,7 @@ pub(crate) struct Connection {
     opened: Instant,
     last_byte_ms: AtomicU64,
     spoke_http2: AtomicBool,
+    streams: AtomicUsize,
     held: AtomicUsize,
     answers: Mutex<AnswerLedger>,
     signal: AtomicU8,
@@ -110,6 +112,7 @@ impl Connection {
             opened: Instant::now(),
             last_byte_ms: AtomicU64::new(0),
             spoke_http2: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
             answers: Mutex::default(),
             signal: AtomicU8::new(Signal::Serve as u8),
@@ -137,12 +140,26 @@ impl Connection {
         &self.metrics
     }
 
+    /// Something came that counts against the idle timeout.
     pub(crate) fn byte_received(&self, now: Instant, spoke_http2: bool) {
         let since = now.duration_since(self.opened).as_millis() as u64;
         self.last_byte_ms.store(since, Ordering::Relaxed);
         if spoke_http2 && !self.spoke_http2.load(Ordering::Relaxed) {
             self.spoke_http2.store(true, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn stream_opened(&self) {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stream_closed(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the answer to a PING of ours counts as a byte (LSN-12).
+    pub(crate) fn has_streams(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) > 0
     }
 
     /// Counts a connection that is closed because its peer floods.
@@ -190,18 +207,9 @@ impl Connection {
         if now >= idle_at {
             return Verdict::Close(CloseReason::Idle);
         }
-        let (overdue, any) = {
-            let answers = self.answers();
-            (
-                answers.overdue_at(self.limits.answer_patience),
-                !answers.is_empty(),
-            )
-        };
-        match overdue {
+        match self.answers().overdue_at(self.limits.answer_patience) {
             Some(at) if now >= at => Verdict::Close(CloseReason::AnswerNotTaken),
             Some(at) => Verdict::CheckAt(at.min(idle_at)),
-            // An open answer may become ready at any moment without waking this task.
-            None if any => Verdict::CheckAt(idle_at.min(now + self.limits.answer_patience)),
             None => Verdict::CheckAt(idle_at),
         }
     }
@@ -210,42 +218,47 @@ impl Connection {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an answer is open, so that the driver looks again soon.
+    /// Whether a piece of an answer waits, so that the driver looks again soon.
     pub(crate) fn has_answers(&self) -> bool {
         !self.answers().is_empty()
     }
-}
 
-/// An answer of this connection, watched until it is dropped.
-#[derive(Debug)]
-pub(crate) struct WatchedAnswer {
-    connection: Arc<Connection>,
-    id: AnswerId,
-}
-
-impl WatchedAnswer {
-    pub(crate) fn new(connection: &Arc<Connection>) -> Self {
-        let id = connection.answers().open();
-        Self {
-            connection: Arc::clone(connection),
-            id,
+    /// `data` as it is to be handed to HTTP/2: watched until HTTP/2 lets go of it, which is when
+    /// it was written or its stream is gone.
+    pub(crate) fn watch(self: &Arc<Self>, data: Bytes) -> Bytes {
+        let (id, first) = {
+            let mut answers = self.answers();
+            let first = answers.is_empty();
+            (answers.hand_over(Instant::now()), first)
+        };
+        if first {
+            // A piece behind a closed window wakes nobody by itself.
+            self.driver.wake();
         }
-    }
-
-    /// There is something to send.
-    pub(crate) fn ready(&self) {
-        self.connection.answers().ready(self.id, Instant::now());
-    }
-
-    /// The peer takes what there is.
-    pub(crate) fn taken(&self) {
-        self.connection.answers().taken(self.id);
+        Bytes::from_owner(Watched {
+            data,
+            connection: Arc::clone(self),
+            id,
+        })
     }
 }
 
-impl Drop for WatchedAnswer {
+/// A piece of an answer in the hands of HTTP/2.
+struct Watched {
+    data: Bytes,
+    connection: Arc<Connection>,
+    id: PieceId,
+}
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for Watched {
     fn drop(&mut self) {
-        self.connection.answers().close(self.id);
+        self.connection.answers().taken(self.id);
     }
 }
 
@@ -351,17 +364,17 @@ mod tests {
     async fn an_answer_nobody_takes_closes_the_connection() {
         let c = connection();
         c.byte_received(at(&c, 0), true);
-        let answer = WatchedAnswer::new(&c);
-        assert_eq!(c.verdict(at(&c, 0)), Verdict::CheckAt(at(&c, 30)));
+        assert_eq!(c.verdict(at(&c, 0)), Verdict::CheckAt(at(&c, 180)));
         tokio::time::advance(Duration::from_secs(5)).await;
-        answer.ready();
+        let mut answer = c.watch(Bytes::from_static(b"answer"));
+        assert_eq!(answer, "answer");
         assert_eq!(c.verdict(at(&c, 34)), Verdict::CheckAt(at(&c, 35)));
+        let written = answer.split_to(2);
+        drop(written);
         assert_eq!(
             c.verdict(at(&c, 35)),
             Verdict::Close(CloseReason::AnswerNotTaken)
         );
-        answer.taken();
-        assert_eq!(c.verdict(at(&c, 35)), Verdict::CheckAt(at(&c, 65)));
         drop(answer);
         assert_eq!(c.verdict(at(&c, 35)), Verdict::CheckAt(at(&c, 180)));
     }

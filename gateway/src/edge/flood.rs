@@ -35,6 +35,8 @@ pub(crate) struct FrameScanner {
     skip: u32,
     header: [u8; HEADER],
     filled: u8,
+    /// What is passed over belongs to an answer to a PING.
+    in_pong: bool,
     frames: u32,
 }
 
@@ -44,6 +46,7 @@ impl Default for FrameScanner {
             skip: PREFACE,
             header: [0; HEADER],
             filled: 0,
+            in_pong: false,
             frames: 0,
         }
     }
@@ -51,12 +54,15 @@ impl Default for FrameScanner {
 
 impl FrameScanner {
     /// Passes over `bytes`, calling `seen` for each costly frame whose header ends in them.
-    pub(crate) fn scan(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Costly)) {
+    /// Whether there was anything but answers to PINGs.
+    pub(crate) fn scan(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Costly)) -> bool {
+        let mut own_words = false;
         while !bytes.is_empty() {
             if self.skip > 0 {
                 let step = bytes.len().min(self.skip as usize);
                 bytes = &bytes[step..];
                 self.skip -= step as u32;
+                own_words |= !self.in_pong;
                 continue;
             }
             let filled = usize::from(self.filled);
@@ -69,11 +75,14 @@ impl FrameScanner {
                 self.frames = self.frames.saturating_add(1);
                 let [a, b, c, kind, flags, ..] = self.header;
                 self.skip = u32::from_be_bytes([0, a, b, c]);
+                self.in_pong = kind == TYPE_PING && flags & FLAG_ACK != 0;
+                own_words |= !self.in_pong;
                 if let Some(costly) = classify(kind, flags) {
                     seen(costly);
                 }
             }
         }
+        own_words
     }
 
     /// Whether the preface and the first frame's header have arrived.
@@ -89,6 +98,19 @@ fn classify(kind: u8, flags: u8) -> Option<Costly> {
         TYPE_RST_STREAM => Some(Costly::Reset),
         _ => None,
     }
+}
+
+/// Whether HTTP/2 itself ended the connection because its peer floods: CONTINUATION, empty or tiny
+/// DATA, streams reset before they were accepted, header lists far over the limit.
+pub(crate) fn ended_by_http2(error: &hyper::Error) -> bool {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = source {
+        if let Some(error) = current.downcast_ref::<h2::Error>() {
+            return error.is_library() && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM);
+        }
+        source = current.source();
+    }
+    false
 }
 
 /// How many frames of each kind a connection may send within [`FloodGuard::WINDOW`].
@@ -201,6 +223,22 @@ mod tests {
                 "pieces of {piece}"
             );
         }
+    }
+
+    #[test]
+    fn lsn_12_answers_to_pings_are_told_from_what_a_peer_says_by_itself() {
+        let mut scanner = FrameScanner::default();
+        assert!(scanner.scan(&conversation(), |_| ()));
+        let pong = frame(TYPE_PING, FLAG_ACK, 8);
+        for chunk in pong.chunks(5) {
+            assert!(!scanner.scan(chunk, |_| ()));
+        }
+        assert!(!scanner.scan(&pong.repeat(3), |_| ()));
+        assert!(scanner.scan(&frame(TYPE_PING, 0, 8), |_| ()));
+        assert!(!scanner.scan(&pong, |_| ()));
+        let data = frame(0, 0, 40);
+        assert!(scanner.scan(&data[..12], |_| ()));
+        assert!(scanner.scan(&data[12..], |_| ()), "payload of DATA");
     }
 
     #[test]

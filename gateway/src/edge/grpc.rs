@@ -18,7 +18,7 @@ use tonic::Status;
 use yuzu_proto::wire::{GRPC_PREFIX, WireError, put_grpc_prefix};
 
 use super::Response;
-use super::connection::{Charge, Connection, WatchedAnswer};
+use super::connection::{Charge, Connection};
 use super::deframe::Deframer;
 
 /// Messages up to this size are copied behind their prefix so that they leave in one DATA frame.
@@ -31,8 +31,6 @@ pub(crate) fn refuse(status: Status) -> Response {
 
 /// A successful answer of one message.
 pub(crate) fn answer(message: Bytes, connection: &Arc<Connection>) -> Response {
-    let watched = WatchedAnswer::new(connection);
-    watched.ready();
     let (first, second) = if message.len() <= COPY_LIMIT {
         (frame(&message), Bytes::new())
     } else {
@@ -44,7 +42,7 @@ pub(crate) fn answer(message: Bytes, connection: &Arc<Connection>) -> Response {
         first,
         second,
         done: false,
-        watched,
+        connection: Arc::clone(connection),
     })
 }
 
@@ -179,7 +177,7 @@ struct UnaryBody {
     first: Bytes,
     second: Bytes,
     done: bool,
-    watched: WatchedAnswer,
+    connection: Arc<Connection>,
 }
 
 impl Body for UnaryBody {
@@ -193,13 +191,13 @@ impl Body for UnaryBody {
         let me = &mut *self;
         for part in [&mut me.first, &mut me.second] {
             if !part.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(part)))));
+                let part = me.connection.watch(std::mem::take(part));
+                return Poll::Ready(Some(Ok(Frame::data(part))));
             }
         }
         if std::mem::replace(&mut me.done, true) {
             return Poll::Ready(None);
         }
-        me.watched.taken();
         Poll::Ready(Some(Ok(Frame::trailers(ok_trailers()))))
     }
 

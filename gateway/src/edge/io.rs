@@ -38,13 +38,16 @@ impl<I> CountedIo<I> {
         let now = Instant::now();
         let mut flooded = None;
         let guard = &mut self.guard;
-        self.scanner.scan(bytes, |frame| {
+        let own_words = self.scanner.scan(bytes, |frame| {
             if guard.count(frame, now) {
                 flooded = Some(frame);
             }
         });
-        self.connection
-            .byte_received(now, self.scanner.spoke_http2());
+        // hyper asks connections without streams too; their answers keep nothing open (LSN-12).
+        if own_words || self.connection.has_streams() {
+            self.connection
+                .byte_received(now, self.scanner.spoke_http2());
+        }
         match flooded {
             None => Ok(()),
             Some(frame) => {

@@ -27,9 +27,10 @@ use tracing::{debug, error, warn};
 use super::connection::{
     CloseReason, Connection, ConnectionKey, ConnectionLimits, Signal, Verdict,
 };
-use super::flood::FloodLimits;
+use super::flood::{self, FloodLimits};
 use super::grpc;
 use super::io::CountedIo;
+use super::stream::OpenStream;
 use super::{Handler, Response};
 use crate::config;
 use crate::observe::metrics::Metrics;
@@ -38,6 +39,8 @@ const BACKLOG: i32 = 4096;
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A failed accept (out of descriptors, say) is tried again after this.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// An idle peer that was sent GOAWAY has this long to leave by itself.
+const LEAVE_TIME: Duration = Duration::from_secs(3);
 /// A keep-alive PING must be answered within this time.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -208,8 +211,9 @@ impl<H: Handler> Acceptor<H> {
         let handler = Arc::clone(&self.handler);
         let caller = Arc::clone(&connection);
         let service = service_fn(move |request| {
+            let open = OpenStream::new(&caller);
             let answer = dispatch(Arc::clone(&handler), request, Arc::clone(&caller));
-            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+            async move { Ok::<_, std::convert::Infallible>(open.answered(answer.await)) }
         });
         let served = self.builder.serve_connection(TokioIo::new(io), service);
         let closed = Closed {
@@ -332,6 +336,7 @@ where
         Instant::now() + connection.limits().preface_timeout
     ));
     let mut seen = Signal::Serve;
+    let mut leaving = false;
     let ended = std::future::poll_fn(|cx| {
         if let Poll::Ready(signal) = connection.poll_signal(cx, seen) {
             seen = signal;
@@ -340,38 +345,54 @@ where
                 Signal::Drain | Signal::Serve => served.as_mut().drain(),
             }
         }
-        if served.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Ok(()));
+        while check.as_mut().poll(cx).is_ready() {
+            match connection.verdict(Instant::now()) {
+                // A peer that lives is told, so that it sends no call into a closed socket.
+                Verdict::Close(CloseReason::Idle) if !leaving => {
+                    leaving = true;
+                    served.as_mut().drain();
+                    check.as_mut().reset(Instant::now() + LEAVE_TIME);
+                }
+                Verdict::Close(reason) => return Poll::Ready(Err(reason)),
+                Verdict::CheckAt(at) => check.as_mut().reset(at),
+            }
         }
-        // The poll above may have taken a request whose answer has to be watched.
+        if let Poll::Ready(result) = served.as_mut().poll(cx) {
+            return Poll::Ready(Ok(result));
+        }
+        // The poll above may have handed over an answer, which has to be watched.
         if connection.has_answers() {
             let soon = Instant::now() + connection.limits().answer_patience;
             if check.deadline() > soon {
                 check.as_mut().reset(soon);
-            }
-        }
-        while check.as_mut().poll(cx).is_ready() {
-            match connection.verdict(Instant::now()) {
-                Verdict::Close(reason) => return Poll::Ready(Err(reason)),
-                Verdict::CheckAt(at) => check.as_mut().reset(at),
+                if check.as_mut().poll(cx).is_ready() {
+                    cx.waker().wake_by_ref();
+                }
             }
         }
         Poll::Pending
     })
     .await;
-    if let Err(reason) = ended {
-        debug!(?reason, "connection closed by this side");
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            if flood::ended_by_http2(&error) {
+                connection.metrics().grpc_connection_killed_total.inc();
+            }
+            debug!(%error, "connection ended");
+        }
+        Err(reason) => debug!(?reason, "connection closed by this side"),
     }
 }
 
 /// What [`drive`] needs of hyper's connection.
-trait GracefulConnection: Future {
+trait GracefulConnection: Future<Output = Result<(), hyper::Error>> {
     fn drain(self: std::pin::Pin<&mut Self>);
 }
 
 impl<I, S, E> GracefulConnection for http2::Connection<I, S, E>
 where
-    Self: Future,
+    Self: Future<Output = Result<(), hyper::Error>>,
     S: hyper::service::HttpService<Incoming>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     I: hyper::rt::Read + hyper::rt::Write + Unpin,

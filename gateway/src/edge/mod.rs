@@ -11,6 +11,7 @@ pub(crate) mod flood;
 pub(crate) mod grpc;
 pub(crate) mod io;
 pub(crate) mod listener;
+mod stream;
 
 use std::future::Future;
 use std::pin::Pin;

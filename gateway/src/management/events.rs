@@ -15,7 +15,7 @@ use yuzu_proto::server::v1::agent_event::Event as EventKind;
 use yuzu_proto::server::v1::{AgentConnected, AgentDisconnected, AgentEvent, WatchEventsRequest};
 
 use super::{ManagementService, decode};
-use crate::edge::connection::{Connection, WatchedAnswer};
+use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::session::{Change, Event, MissedEvents, Watcher};
 
@@ -30,11 +30,10 @@ impl ManagementService {
     ) -> Result<Response, Status> {
         let request: WatchEventsRequest = decode(message)?;
         let watcher = self.events.watch();
-        let watched = WatchedAnswer::new(connection);
         let next = Box::pin(next_of(watcher, request.agent_ids.into_iter().collect()));
         Ok(grpc::stream(WatchBody {
             next: Some(next),
-            _watched: watched,
+            connection: Arc::clone(connection),
         }))
     }
 }
@@ -67,7 +66,7 @@ async fn next_of(
 
 struct WatchBody {
     next: Option<Next>,
-    _watched: WatchedAnswer,
+    connection: Arc<Connection>,
 }
 
 impl Body for WatchBody {
@@ -85,7 +84,8 @@ impl Body for WatchBody {
         let frame = match event {
             Ok(Some(event)) => {
                 self.next = Some(Box::pin(next_of(watcher, wanted)));
-                Frame::data(grpc::frame(&encode(&event).encode_to_vec()))
+                let event = grpc::frame(&encode(&event).encode_to_vec());
+                Frame::data(self.connection.watch(event))
             }
             Ok(None) => {
                 self.next = None;

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -11,7 +11,7 @@ use yuzu_proto::peek::{CommandRequestPeek, SendCommandPeek};
 
 use super::ManagementService;
 use crate::command::{Command, FanoutBody, Ticket};
-use crate::edge::connection::{Connection, WatchedAnswer};
+use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 
 impl ManagementService {
@@ -37,11 +37,11 @@ impl ManagementService {
             .iter()
             .map(|id| text(id))
             .collect::<Result<Vec<_>, _>>()?;
-        let answer = WatchedAnswer::new(connection);
-        let sent = self.router.send(&agent_ids, command, answer).await;
+        let sent = self.router.send(&agent_ids, command).await;
         let (body, ticket) = sent.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(grpc::stream(Ticketed {
             body,
+            connection: Arc::clone(connection),
             _ticket: ticket,
         }))
     }
@@ -55,6 +55,7 @@ fn text(bytes: &[u8]) -> Result<&str, Status> {
 /// A fan-out that a planned stop waits for.
 struct Ticketed {
     body: FanoutBody,
+    connection: Arc<Connection>,
     _ticket: Ticket,
 }
 
@@ -66,7 +67,9 @@ impl Body for Ticketed {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let watched = |frame: Frame<Bytes>| frame.map_data(|data| self.connection.watch(data));
+        Poll::Ready(frame.map(|frame| frame.map(watched)))
     }
 
     fn is_end_stream(&self) -> bool {

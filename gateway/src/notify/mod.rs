@@ -36,6 +36,8 @@ struct Shared {
     store: Mutex<Held>,
     /// There may be something to send.
     wake: Notify,
+    /// A notice left the store.
+    left: Notify,
     /// Whether everything was sent or given up during a final send.
     drained: watch::Sender<bool>,
     upstream: Upstream,
@@ -82,6 +84,7 @@ impl Notifier {
                 unsent: 0,
             }),
             wake: Notify::new(),
+            left: Notify::new(),
             drained: watch::Sender::new(false),
             upstream,
             sender: Sender::new(node),
@@ -112,7 +115,10 @@ impl Notifier {
         match offered {
             Offered::Held => {}
             Offered::Coalesced => shared.metrics.upstream_notify_coalesced_total.inc(),
-            Offered::Evicted(evicted) => shared.lost(evicted.event, "evicted"),
+            Offered::Evicted(evicted) => {
+                shared.lost(evicted.event, "evicted");
+                shared.left.notify_waiters();
+            }
             Offered::Refused => {
                 let dropped = &shared.metrics.upstream_notify_dropped_total;
                 dropped.with_label_values(&["at_capacity"]).inc();
@@ -120,6 +126,21 @@ impl Notifier {
             }
         }
         shared.wake.notify_one();
+    }
+
+    /// Waits until no notice of `key` is held or in flight: the last one was recorded, refused or
+    /// counted lost (OWNER-5). May wait as long as the server is away.
+    pub async fn settled(&self, key: &NoticeKey) {
+        let shared = &self.shared;
+        loop {
+            let left = shared.left.notified();
+            let mut left = std::pin::pin!(left);
+            left.as_mut().enable();
+            if !shared.lock().store.contains(key) {
+                return;
+            }
+            left.await;
+        }
     }
 
     /// The final send of a planned stop (STOP-6): all held notices at once, 64 at a time,
@@ -161,6 +182,7 @@ impl Shared {
         let result = (held.sent, held.unsent);
         drop(held);
         self.wake.notify_one();
+        self.left.notify_waiters();
         result
     }
 

@@ -73,6 +73,11 @@ impl Store {
         self.in_flight.len()
     }
 
+    /// Whether a notice of `key` is held or in flight.
+    pub(crate) fn contains(&self, key: &NoticeKey) -> bool {
+        self.positions.contains_key(key) || self.in_flight.contains_key(key)
+    }
+
     /// Takes a notice in, or refuses it.
     pub(crate) fn offer(&mut self, notice: Notice) -> Offered {
         let key = notice.key();

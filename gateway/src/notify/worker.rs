@@ -187,4 +187,5 @@ fn land(shared: &Shared, notice: Notice, outcome: Outcome) {
         (None, Landed::Superseded) => shared.metrics.upstream_notify_coalesced_total.inc(),
     }
     shared.wake.notify_one();
+    shared.left.notify_waiters();
 }

@@ -6,6 +6,7 @@
 //! Responsible for what is due when a session ends (SUB-9), however it ends. Must never decode
 //! more of a frame than its command id, status and plugin.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -137,31 +138,41 @@ pub(crate) fn start(session: Arc<Session>, inbound: Inbound, context: Arc<OwnerC
 }
 
 fn announce(session: &Session, context: &OwnerContext, event: NoticeEvent) {
-    context.notifier.send(Notice {
+    context.notifier.send(notice(session, event));
+}
+
+fn notice(session: &Session, event: NoticeEvent) -> Notice {
+    Notice {
         agent_id: Arc::clone(session.agent_id()),
         session_id: Arc::clone(&session.session_id),
         stream_home_id: Arc::clone(&session.stream_home_id),
         event,
         peer: session.peer(),
-    });
+    }
 }
 
 async fn pump(mut farewell: Farewell, mut inbound: Inbound) {
     let mut restarts = Restarts::default();
+    let mut owed = false;
     let Farewell {
         session, context, ..
     } = &farewell;
     let status = loop {
-        let life = AssertUnwindSafe(own(session, context, &mut inbound))
-            .catch_unwind()
-            .await;
-        match life {
+        let life = async {
+            tokio::select! {
+                biased;
+                ended = own(session, context, &mut inbound) => ended,
+                never = reconnect(session, context, &mut owed) => match never {},
+            }
+        };
+        match AssertUnwindSafe(life).catch_unwind().await {
             Ok(Ended::Well) => break Status::ok(""),
             Ok(Ended::With(status)) => break status,
             Err(_panic) => {
                 if !recover(session, context, &mut restarts) {
                     break Status::ok("");
                 }
+                owed = true;
             }
         }
     };
@@ -183,7 +194,6 @@ fn recover(session: &Session, context: &OwnerContext, restarts: &mut Restarts) -
     if restarts.admit(Instant::now()) {
         error!("session owner panicked; restarted on its open stream");
         announce(session, context, NoticeEvent::Disconnected);
-        announce(session, context, NoticeEvent::Connected);
         outcomes.with_label_values(&["recovered"]).inc();
         true
     } else {
@@ -194,6 +204,18 @@ fn recover(session: &Session, context: &OwnerContext, restarts: &mut Restarts) -
         outcomes.with_label_values(&["gave_up"]).inc();
         false
     }
+}
+
+/// Tells the CONNECTED that is owed after a recovery, once its DISCONNECTED is settled: sooner it
+/// would take the place of that one (OWNER-5, NOTIFY-3).
+async fn reconnect(session: &Session, context: &OwnerContext, owed: &mut bool) -> Infallible {
+    if *owed {
+        let key = notice(session, NoticeEvent::Connected).key();
+        context.notifier.settled(&key).await;
+        announce(session, context, NoticeEvent::Connected);
+        *owed = false;
+    }
+    std::future::pending().await
 }
 
 /// The recent restarts of one owner.
