@@ -48,7 +48,7 @@ pub(crate) fn fault(body: &mut Object) -> Result<Fault, BadInput> {
     let rpc = input::rpc(body)?.ok_or_else(|| missing("rpc", "name an RPC"))?;
     let kind = body
         .text("action")?
-        .ok_or_else(|| missing("action", ACTIONS))?;
+        .ok_or_else(|| missing("action", &format!("send {ACTIONS}")))?;
     let mut fault = Fault::new(rpc, action(&kind, body)?);
     fault.after = body.number("after", 0, u64::MAX)?.unwrap_or(0);
     fault.every = body.number("every", 1, u64::MAX)?.unwrap_or(1);
