@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use yuzu_server_stub::{ControlServer, Enrolment, IssuedCertificate, StubConfig, StubServer};
 
@@ -123,6 +123,14 @@ pub(crate) async fn run(args: Args) -> u8 {
             return EXIT_USAGE;
         }
     };
+    // Before the addresses are told: whoever reads them may send a signal.
+    let mut signals = match Signals::new() {
+        Ok(signals) => signals,
+        Err(error) => {
+            eprintln!("error: signals can't be received: {error}");
+            return EXIT_CALL;
+        }
+    };
     let stub = match StubServer::start(config).await {
         Ok(stub) => Arc::new(stub),
         Err(error) => return cannot_listen(listen, &error),
@@ -136,10 +144,7 @@ pub(crate) async fn run(args: Args) -> u8 {
     if !control.addr().ip().is_loopback() {
         tracing::warn!("the control endpoint is open to other machines and asks for no password");
     }
-    if let Err(error) = until_told(&stub).await {
-        eprintln!("error: signals can't be received: {error}");
-        return EXIT_CALL;
-    }
+    until_told(&stub, &mut signals).await;
     EXIT_OK
 }
 
@@ -148,19 +153,35 @@ fn cannot_listen(addr: SocketAddr, error: &std::io::Error) -> u8 {
     EXIT_CALL
 }
 
-/// The first signal drains, the second ends at once.
-async fn until_told(stub: &StubServer) -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(Signals {
+            terminate,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// The first signal drains, the second ends at once.
+async fn until_told(stub: &StubServer, signals: &mut Signals) {
+    signals.next().await;
     eprintln!("stopping; once more to stop at once");
     tokio::select! {
         () = stub.shutdown() => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = signals.next() => {}
     }
-    Ok(())
 }
