@@ -280,6 +280,35 @@ async fn unack_1_an_answer_that_does_not_acknowledge_is_counted_and_moves_no_bre
 }
 
 #[tokio::test]
+async fn unack_1_a_probe_that_is_not_acknowledged_leaves_half_open_and_the_next_is_probed() {
+    let mut server = Server::gated(|call| match call.path.ends_with("ProxyRegister") {
+        true => Reply::Status(14, ""),
+        false => ack(false),
+    })
+    .await;
+    let metrics = metrics();
+    let upstream = upstream(server.address, &metrics, |c| {
+        c.breaker.failure_threshold = 1;
+        c.breaker.reset_timeout = Duration::from_millis(20);
+    });
+    server.gate.add_permits(1);
+    upstream
+        .register(Bytes::new(), None, soon())
+        .await
+        .unwrap_err();
+    server.calls.recv().await.unwrap();
+    let notifier = notifier(&upstream, &metrics, 100);
+    for agent in 1..=2 {
+        notifier.send(notice(agent, Event::Connected));
+    }
+    assert_eq!(next(&mut server).await.0, "a-1");
+    assert!(server.calls.try_recv().is_err(), "one probe at a time");
+    server.gate.add_permits(1);
+    assert_eq!(next(&mut server).await.0, "a-2");
+    assert_eq!(upstream.breaker_state(), BreakerState::HalfOpen);
+}
+
+#[tokio::test]
 async fn notify_13_the_cap_refuses_and_evicts_and_counts_each() {
     let server = Server::gated(|_| ack(true)).await;
     let metrics = metrics();

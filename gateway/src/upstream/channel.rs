@@ -52,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) nodelay: bool,
     /// [`KEEP_ALIVE`] and [`KEEP_ALIVE_TIMEOUT`].
     pub(crate) keep_alive: (Duration, Duration),
+    /// [`STABLE`](super::redial::STABLE).
+    pub(crate) stable: Duration,
     /// Streams in use at most, whatever the server allows.
     pub(crate) max_streams: usize,
 }
@@ -157,7 +159,7 @@ impl Keeper {
     /// calls on it have ended.
     pub(crate) async fn run(&self) {
         let endpoint = &self.settings.endpoint;
-        let mut redial = Redial::new();
+        let mut redial = Redial::new(self.settings.stable);
         loop {
             self.state.send_replace(State::Connecting);
             let (error, pause) = match self.connect().await {
@@ -197,6 +199,7 @@ impl Keeper {
             nodelay,
             keep_alive,
             max_streams,
+            ..
         } = &self.settings;
         let authority = endpoint
             .to_string()

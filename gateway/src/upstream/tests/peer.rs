@@ -33,6 +33,8 @@ pub(crate) enum Seen {
     Reset(u32),
     /// It acknowledged our SETTINGS.
     SettingsAcked,
+    /// It answered our PING, and so has read what was sent before it.
+    PingAcked,
     /// The connection is over.
     Closed,
 }
@@ -104,7 +106,8 @@ impl Peer {
                 }
                 SETTINGS if flags & ACK != 0 => return Seen::SettingsAcked,
                 SETTINGS => self.send(SETTINGS, ACK, 0, &[]).await,
-                PING if flags & ACK == 0 => {
+                PING if flags & ACK != 0 => return Seen::PingAcked,
+                PING => {
                     self.send(PING, ACK, 0, &payload).await;
                     self.pings += 1;
                 }
@@ -140,6 +143,11 @@ impl Peer {
         payload.put_u32(last);
         payload.put_u32(0);
         self.send(GOAWAY, 0, 0, &payload).await;
+    }
+
+    /// Sends a PING.
+    pub(crate) async fn ping(&mut self) {
+        self.send(PING, 0, 0, &[0; 8]).await;
     }
 
     async fn frame(&mut self) -> Option<(u8, u8, u32, Bytes)> {

@@ -156,6 +156,29 @@ async fn permit_13_after_the_stop_nothing_is_admitted_and_what_runs_may_end() {
 }
 
 #[tokio::test]
+async fn breaker_7_an_open_breaker_refuses_before_a_caller_queues() {
+    let mut server = Server::gated(|call| match call.path.ends_with("ProxyInventory") {
+        true => Reply::Status(14, ""),
+        false => Reply::Hang,
+    })
+    .await;
+    let upstream = upstream(server.address, &metrics(), |c| {
+        c.register_concurrency = 1;
+        c.breaker.failure_threshold = 1;
+    });
+    let running = tokio::spawn(register(&upstream));
+    server.calls.recv().await.unwrap();
+    server.gate.add_permits(2);
+    upstream.inventory(Bytes::new(), soon()).await.unwrap_err();
+    let refused = timeout(Duration::from_secs(2), register(&upstream));
+    assert_eq!(
+        refused.await.expect("refused at once"),
+        Err(CallError::CircuitOpen)
+    );
+    running.abort();
+}
+
+#[tokio::test]
 async fn breaker_8_half_open_lets_one_call_through_and_refuses_the_others() {
     let mut server = Server::gated(|_| Reply::Status(14, "")).await;
     let upstream = upstream(server.address, &metrics(), |c| {
