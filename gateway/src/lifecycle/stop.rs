@@ -51,12 +51,6 @@ impl Gateway {
         let heartbeats = self.batcher.flush(flush_by).await;
         let notices = self.notifier.flush(deadline).await;
         let (sent, unsent) = notices;
-        if unsent > 0 {
-            warn!(
-                "Planned stop: {sent} stream-status notification(s) sent, {unsent} not sent by the \
-                 flush deadline"
-            );
-        }
         let closed_by = Instant::now() + GOAWAY;
         for (_, listener) in self.listeners.iter() {
             listener.closed(closed_by).await;
