@@ -171,10 +171,12 @@ impl Connection {
         );
     }
 
-    /// Asks the task of this connection for something; the stronger of two requests wins.
-    pub(crate) fn signal(&self, signal: Signal) {
-        self.signal.fetch_max(signal as u8, Ordering::AcqRel);
+    /// Asks the task of this connection for something; the stronger of two requests wins. Whether
+    /// it was not asked for as much before.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        let before = self.signal.fetch_max(signal as u8, Ordering::AcqRel);
         self.driver.wake();
+        before < signal as u8
     }
 
     /// What was asked, registering the task for the next request.
@@ -295,8 +297,10 @@ impl Charge {
         if total <= self.connection.limits.max_memory_bytes {
             return Ok(());
         }
-        self.connection.metrics.grpc_connection_killed_total.inc();
-        self.connection.signal(Signal::Kill);
+        // Its other requests may still come here before it ends.
+        if self.connection.signal(Signal::Kill) {
+            self.connection.metrics.grpc_connection_killed_total.inc();
+        }
         Err(OverBudget)
     }
 }
@@ -388,6 +392,7 @@ mod tests {
         b.set(400).unwrap();
         a.set(500).unwrap();
         assert!(b.set(501).is_err());
+        assert!(a.set(501).is_err());
         assert_eq!(c.metrics.grpc_connection_killed_total.get(), 1);
         assert_eq!(c.signal.load(Ordering::Relaxed), Signal::Kill as u8);
         drop((a, b));

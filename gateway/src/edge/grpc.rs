@@ -137,6 +137,7 @@ async fn read_message(mut body: Incoming, connection: &Arc<Connection>) -> Resul
     let mut deframer = Deframer::new(connection.limits().max_message_bytes);
     let mut charge = Charge::new(connection);
     let mut message = None;
+    let mut received = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Status::cancelled("the request was reset"))?;
         let Ok(data) = frame.into_data() else {
@@ -146,13 +147,10 @@ async fn read_message(mut body: Incoming, connection: &Arc<Connection>) -> Resul
             count_extra(connection, data.len());
             continue;
         }
-        let received = data.len();
+        received += data.len();
         deframer.push(data);
         if let Some(whole) = deframer.next()? {
-            let extra = received.saturating_sub(GRPC_PREFIX + whole.len());
-            if deframer.next().ok().flatten().is_some() || deframer.held() > 0 {
-                count_extra(connection, extra);
-            }
+            count_extra(connection, received - GRPC_PREFIX - whole.len());
             over_budget(charge.set(whole.len()))?;
             message = Some(whole);
         } else {

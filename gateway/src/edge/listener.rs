@@ -143,12 +143,13 @@ fn connection_limits(config: &config::Listener) -> ConnectionLimits {
 
 fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
     let management = config.serves(config::Service::Management);
-    // A paused stream holds at most its window. h2 budgets small DATA frames at half of the
-    // connection's window, so that one must stay large.
+    // A paused stream holds at most its window. h2 ends a connection whose unread small DATA
+    // frames lack more bytes to 256 each than half of the connection's window: at 32 to 1 a paused
+    // agent may fill its window with frames of 16 bytes, which no answer is shorter than.
     let (stream, connection) = if management {
         (1 << 20, 4 << 20)
     } else {
-        (256 << 10, 1 << 20)
+        (256 << 10, 8 << 20)
     };
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder

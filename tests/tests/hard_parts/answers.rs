@@ -192,6 +192,7 @@ async fn lsn_7_an_idle_subscribe_stream_behind_a_small_window_stays() {
     let answer = yuzu_tests::raw::frame_message(&done("waits", "at last"));
     peer.send(&[Frame::new(DATA, 0, 3, &answer[..])]).await;
     assert_eq!(super::only_entry(&mut fanout).await, "at last");
+    drop(peer);
     bed.stop().await;
 }
 

@@ -67,25 +67,6 @@ fn settings(_: u64) -> Vec<Frame> {
     (0..BATCH).map(|_| Frame::settings(&[])).collect()
 }
 
-/// Streams of a peer, each opened and accepted before it is reset.
-struct Streams(u32);
-
-impl Streams {
-    fn opened(&mut self) -> Vec<Frame> {
-        let from = self.0;
-        self.0 += 2 * BATCH as u32;
-        let numbers = (from..self.0).step_by(2);
-        numbers
-            .map(|n| Frame::request(n, path::HEARTBEAT, &[]))
-            .collect()
-    }
-
-    fn reset(&self) -> Vec<Frame> {
-        let numbers = (self.0 - 2 * BATCH as u32..self.0).step_by(2);
-        numbers.map(Frame::reset).collect()
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pings_are_counted_per_connection_and_end_only_that_one() {
     let bed = TestBed::start().await;
@@ -106,6 +87,7 @@ async fn pings_are_counted_per_connection_and_end_only_that_one() {
     bed.metric_becomes(KILLED, &[], 1.0).await;
     moderate.round_trip(PINGS).await;
     serves(&operator, &mut agent, "after").await;
+    drop((flood, moderate));
     bed.stop().await;
 }
 
@@ -130,6 +112,7 @@ async fn settings_are_counted_per_connection_and_end_only_that_one() {
     bed.metric_becomes(KILLED, &[], 1.0).await;
     moderate.round_trip(1).await;
     serves(&operator, &mut agent, "after").await;
+    drop((flood, moderate));
     bed.stop().await;
 }
 
@@ -139,23 +122,24 @@ async fn lsn_5_streams_accepted_and_reset_are_counted_and_end_only_that_connecti
     let operator = bed.operator().await;
     let mut agent = bed.agent("bystander").await;
     let mut flood = open(&bed).await;
-    let mut streams = Streams(1);
     let mut sent = 0;
     loop {
-        sent += BATCH;
+        sent += 1;
         assert!(sent < GIVE_UP, "{sent} streams and still open");
-        // The answer to the PING says that the handlers run; a reset before that is another
-        // flood, which HTTP/2 itself ends.
-        let opened = streams.opened();
-        if flood.try_send(&opened).await.is_err() || !answered(&mut flood, sent).await {
+        let stream = sent as u32 * 2 - 1;
+        // The answer to the PING says that the stream was accepted, one at a time: a reset before
+        // that is another flood, which HTTP/2 itself ends.
+        let opened = Frame::request(stream, path::HEARTBEAT, &[]);
+        if flood.try_send(&[opened]).await.is_err() || !answered(&mut flood, sent).await {
             break;
         }
-        if flood.try_send(&streams.reset()).await.is_err() {
+        if flood.try_send(&[Frame::reset(stream)]).await.is_err() {
             break;
         }
     }
     assert!(sent >= RESETS, "killed after {sent}");
     bed.metric_becomes(KILLED, &[], 1.0).await;
     serves(&operator, &mut agent, "after").await;
+    drop(flood);
     bed.stop().await;
 }

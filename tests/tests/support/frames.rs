@@ -59,7 +59,11 @@ impl std::fmt::Debug for Frame {
             f,
             "frame {kind} flags {flags} stream {stream} of {} bytes",
             payload.len()
-        )
+        )?;
+        match self.kind {
+            GOAWAY | RST_STREAM => write!(f, " code {}", self.error_code()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -266,11 +270,12 @@ impl Peer {
 
     /// The next frame that `wanted` picks; others are dropped.
     pub(crate) async fn until(&mut self, what: &str, wanted: impl Fn(&Frame) -> bool) -> Frame {
+        let mut others = Vec::new();
         loop {
             match self.next().await {
                 Some(frame) if wanted(&frame) => return frame,
-                Some(_) => {}
-                None => panic!("the connection ended before {what}"),
+                Some(frame) => others.push(frame),
+                None => panic!("the connection ended before {what}: {others:?}"),
             }
         }
     }
