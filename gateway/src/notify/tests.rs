@@ -10,6 +10,7 @@ use yuzu_proto::gateway::v1::{StreamStatusAck, StreamStatusNotification};
 
 use super::*;
 use crate::upstream::BreakerState;
+use crate::upstream::tests::peer::Peer;
 use crate::upstream::tests::server::{Received, Reply, Server};
 use crate::upstream::tests::{LONG, metric, metrics, soon, until, upstream};
 
@@ -162,29 +163,53 @@ async fn notify_6_an_open_breaker_holds_them_and_one_probe_at_a_time_asks() {
 
 #[tokio::test]
 async fn notify_7_a_probe_that_does_not_answer_is_a_failure_after_its_deadline() {
-    let server = Server::start(|_| Reply::Hang).await;
+    let server = Server::start(|call| match call.path.ends_with("ProxyRegister") {
+        true => Reply::Status(14, ""),
+        false => Reply::Hang,
+    })
+    .await;
     let metrics = metrics();
     let upstream = upstream(server.address, &metrics, |c| {
         c.breaker.failure_threshold = 1;
         c.breaker.reset_timeout = Duration::from_millis(20);
-        c.rpc_timeout = Duration::from_millis(50);
+        c.rpc_timeout = LONG;
     });
     upstream
         .register(Bytes::new(), None, soon())
         .await
         .unwrap_err();
     let mut config = config::Config::default();
-    config.notify.probe_timeout = Duration::from_millis(5);
+    config.notify.probe_timeout = Duration::from_millis(50);
     let notifier = Notifier::start(
         upstream.clone(),
         &config.node,
         &config.notify,
         Arc::clone(&metrics),
     );
+    let started = Instant::now();
     notifier.send(notice(1, Event::Connected));
-    let reopened = r#"upstream_circuit_transitions_total{state="open"}"#;
-    until("reopened", || metric(&metrics, reopened) >= Some(2.0)).await;
     until("held again", || value(&metrics, "requeued_total") >= 1.0).await;
+    assert!(started.elapsed() < LONG / 2, "took {:?}", started.elapsed());
+    let reopened = r#"upstream_circuit_transitions_total{state="open"}"#;
+    assert!(metric(&metrics, reopened) >= Some(2.0));
+}
+
+/// Not in a circle: that would be a busy loop with a log line each.
+#[tokio::test]
+async fn permit_11_on_this_lane_a_full_connection_is_a_failure_to_the_breaker() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = metrics();
+    let upstream = upstream(listener.local_addr().unwrap(), &metrics, |_| {});
+    let _peer = timeout(LONG, Peer::accept(&listener, Some(0)))
+        .await
+        .unwrap();
+    let notifier = notifier(&upstream, &metrics, 100);
+    notifier.send(notice(1, Event::Connected));
+    let open = || matches!(upstream.breaker_state(), BreakerState::Open { .. });
+    until("open", open).await;
+    until("held again", || value(&metrics, "requeued_total") == 5.0).await;
+    let full = r#"upstream_rpc_errors_total{code="too_many_streams",rpc_name="notify_stream"}"#;
+    assert_eq!(metric(&metrics, full), Some(5.0));
 }
 
 #[tokio::test]

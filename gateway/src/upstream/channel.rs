@@ -52,8 +52,6 @@ pub(crate) struct Settings {
     pub(crate) nodelay: bool,
     /// [`KEEP_ALIVE`] and [`KEEP_ALIVE_TIMEOUT`].
     pub(crate) keep_alive: (Duration, Duration),
-    /// [`STABLE`](super::redial::STABLE).
-    pub(crate) stable: Duration,
     /// Streams in use at most, whatever the server allows.
     pub(crate) max_streams: usize,
 }
@@ -159,7 +157,7 @@ impl Keeper {
     /// calls on it have ended.
     pub(crate) async fn run(&self) {
         let endpoint = &self.settings.endpoint;
-        let mut redial = Redial::new(self.settings.stable);
+        let mut redial = Redial::new();
         loop {
             self.state.send_replace(State::Connecting);
             let (error, pause) = match self.connect().await {
@@ -199,7 +197,6 @@ impl Keeper {
             nodelay,
             keep_alive,
             max_streams,
-            ..
         } = &self.settings;
         let authority = endpoint
             .to_string()
@@ -308,4 +305,40 @@ fn ended(error: &hyper::Error) -> ConnectError {
 /// A random number in `0.0..=1.0`.
 fn jitter() -> f64 {
     getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::upstream::client::Client;
+    use crate::upstream::rpc::Rpc;
+    use crate::upstream::tests::server::{Reply, Server};
+    use crate::upstream::tests::{LONG, metrics, settings, soon, until};
+
+    #[tokio::test]
+    async fn a_request_that_an_ending_connection_gives_back_goes_to_the_next_one() {
+        let mut server = Server::start(|_| Reply::Message(Bytes::new())).await;
+        let (channel, keeper) = Channel::new(settings(server.address), metrics());
+        let client = Client::new(Some(channel), 4 << 20, metrics());
+        let (first, undriven) = keeper.connect().await.unwrap();
+        keeper.state.send_replace(State::Live(Arc::clone(&first)));
+        let call = tokio::spawn(async move {
+            client
+                .call(Rpc::BatchHeartbeat, Bytes::new(), None, soon())
+                .await
+        });
+        until("the request is queued", || first.ledger.in_use() == 1).await;
+        drop(undriven);
+        let (second, driver) = keeper.connect().await.unwrap();
+        keeper.state.send_replace(State::Live(second));
+        tokio::spawn(driver);
+        assert_eq!(call.await.unwrap(), Ok(Bytes::new()));
+        assert_eq!(first.ledger.in_use(), 0);
+        timeout_at(Instant::now() + LONG, server.calls.recv())
+            .await
+            .unwrap();
+        assert!(server.calls.try_recv().is_err(), "sent twice");
+    }
 }

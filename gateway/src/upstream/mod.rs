@@ -101,7 +101,6 @@ impl Upstream {
                 connect_timeout: config.connect_timeout,
                 nodelay: config.tcp_nodelay,
                 keep_alive: (channel::KEEP_ALIVE, channel::KEEP_ALIVE_TIMEOUT),
-                stable: redial::STABLE,
                 max_streams: config.register_concurrency
                     + config.inventory_concurrency
                     + RESERVED_STREAMS,

@@ -42,6 +42,20 @@ pub(crate) fn upstream(
     Upstream::start(&config, Arc::clone(metrics))
 }
 
+/// Settings of a channel to `address`, those of an upstream by default.
+pub(crate) fn settings(address: SocketAddr) -> Settings {
+    Settings {
+        endpoint: Endpoint {
+            host: address.ip().to_string(),
+            port: address.port(),
+        },
+        connect_timeout: LONG,
+        nodelay: true,
+        keep_alive: (channel::KEEP_ALIVE, channel::KEEP_ALIVE_TIMEOUT),
+        max_streams: 117,
+    }
+}
+
 /// An answer that accepts.
 pub(crate) fn accepted() -> Bytes {
     let answer = RegisterResponse {

@@ -28,29 +28,6 @@ fn call(upstream: &Upstream) -> impl Future<Output = Result<Bytes, CallError>> +
     }
 }
 
-/// A channel with settings that no configuration gives.
-fn channel(address: SocketAddr, change: impl FnOnce(&mut Settings)) -> (Channel, Kept) {
-    let mut settings = Settings {
-        endpoint: Endpoint {
-            host: address.ip().to_string(),
-            port: address.port(),
-        },
-        connect_timeout: LONG,
-        nodelay: true,
-        keep_alive: (channel::KEEP_ALIVE, channel::KEEP_ALIVE_TIMEOUT),
-        stable: redial::STABLE,
-        max_streams: 117,
-    };
-    change(&mut settings);
-    let (channel, keeper) = Channel::new(settings, metrics());
-    let keeper = Arc::new(keeper);
-    let kept = keep::keep_running("test", move || {
-        let keeper = Arc::clone(&keeper);
-        async move { keeper.run().await }
-    });
-    (channel, kept)
-}
-
 /// The next stream whose request is complete.
 async fn complete(peer: &mut Peer) -> u32 {
     loop {
@@ -134,8 +111,15 @@ async fn a_server_that_accepts_and_stays_silent_is_given_up_after_the_connect_ti
 #[tokio::test]
 async fn an_idle_connection_is_pinged_and_left_when_no_answer_comes() {
     let (listener, address) = listener().await;
-    let (channel, _keeper) = channel(address, |settings| {
-        settings.keep_alive = (Duration::from_millis(50), Duration::from_millis(50));
+    let settings = Settings {
+        keep_alive: (Duration::from_millis(50), Duration::from_millis(50)),
+        ..settings(address)
+    };
+    let (channel, keeper) = Channel::new(settings, metrics());
+    let keeper = Arc::new(keeper);
+    let _kept = keep::keep_running("test", move || {
+        let keeper = Arc::clone(&keeper);
+        async move { keeper.run().await }
     });
     let mut peer = Peer::accept(&listener, Some(128)).await;
     while peer.pings < 3 {
@@ -209,44 +193,6 @@ async fn a_goaway_ends_no_call_and_the_next_one_goes_to_a_new_connection() {
     new.answer(next_stream, &accepted()).await;
     next.await.unwrap().unwrap();
     old.answer(stream, &accepted()).await;
-    running.await.unwrap().unwrap();
-}
-
-/// A connection with a call on it stays up after a GOAWAY, and takes no new one.
-#[tokio::test]
-async fn a_call_that_meets_a_goaway_unsent_goes_to_the_next_connection() {
-    let (listener, address) = listener().await;
-    let (channel, _keeper) = channel(address, |settings| settings.stable = Duration::ZERO);
-    let client = Arc::new(Client::new(Some(channel), 4 << 20, metrics()));
-    let batch = || {
-        let client = Arc::clone(&client);
-        tokio::spawn(async move {
-            let request = Bytes::from_static(b"\x12\x01n");
-            client
-                .call(Rpc::BatchHeartbeat, request, None, soon())
-                .await
-        })
-    };
-    let mut old = Peer::accept(&listener, Some(128)).await;
-    let running = batch();
-    let stream = complete(&mut old).await;
-    old.go_away(stream).await;
-    old.ping().await;
-    loop {
-        match timeout(LONG, old.next()).await.expect("an answer") {
-            Seen::PingAcked => break,
-            Seen::Closed => panic!("closed under the call"),
-            _ => {}
-        }
-    }
-    let next = batch();
-    let mut new = timeout(LONG, Peer::accept(&listener, Some(128)))
-        .await
-        .expect("a new one");
-    let next_stream = complete(&mut new).await;
-    new.answer(next_stream, b"").await;
-    next.await.unwrap().unwrap();
-    old.answer(stream, b"").await;
     running.await.unwrap().unwrap();
 }
 

@@ -33,8 +33,6 @@ pub(crate) enum Seen {
     Reset(u32),
     /// It acknowledged our SETTINGS.
     SettingsAcked,
-    /// It answered our PING, and so has read what was sent before it.
-    PingAcked,
     /// The connection is over.
     Closed,
 }
@@ -60,6 +58,7 @@ impl Peer {
     /// Accepts a connection and announces nothing.
     pub(crate) async fn accept_silently(listener: &TcpListener) -> Self {
         let (mut io, _) = listener.accept().await.unwrap();
+        io.set_nodelay(true).unwrap();
         let mut preface = [0; PREFACE.len()];
         io.read_exact(&mut preface).await.unwrap();
         assert_eq!(preface, PREFACE);
@@ -106,8 +105,7 @@ impl Peer {
                 }
                 SETTINGS if flags & ACK != 0 => return Seen::SettingsAcked,
                 SETTINGS => self.send(SETTINGS, ACK, 0, &[]).await,
-                PING if flags & ACK != 0 => return Seen::PingAcked,
-                PING => {
+                PING if flags & ACK == 0 => {
                     self.send(PING, ACK, 0, &payload).await;
                     self.pings += 1;
                 }
@@ -143,11 +141,6 @@ impl Peer {
         payload.put_u32(last);
         payload.put_u32(0);
         self.send(GOAWAY, 0, 0, &payload).await;
-    }
-
-    /// Sends a PING.
-    pub(crate) async fn ping(&mut self) {
-        self.send(PING, 0, 0, &[0; 8]).await;
     }
 
     async fn frame(&mut self) -> Option<(u8, u8, u32, Bytes)> {
