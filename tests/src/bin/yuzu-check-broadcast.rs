@@ -96,6 +96,11 @@ async fn check(arguments: Arguments) -> Result<Vec<String>, String> {
     let mut first = 0;
     for round in 1..=arguments.rounds {
         missed.extend(run_round(&arguments, &operator, &fleet, round).await?);
+        let memory = gateway.anonymous_memory()?;
+        println!(
+            "round {round}: {:.1} MiB anonymous memory at its end",
+            mebibytes(memory)
+        );
         if round == 1 || round == arguments.rounds {
             let memory = settled(&arguments, &gateway).await?;
             if round == 1 {

@@ -86,7 +86,7 @@ impl System {
              --prefix by-hand-\n\
              one command by hand:\n  \
              cargo run --release -p yuzu-server-stub -- send --gateway {management} \
-             --agent {PREFIX}0\n\
+             --agent {PREFIX}0 --plugin shell --action echo\n\
              Ctrl-C ends the demo\n",
             self.gateway.metrics_address(),
             self.gateway.health_address(),
