@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message;
 use tonic::Status;
 use yuzu_proto::common::v1::{PluginInfo, Timestamp};
 use yuzu_proto::server::v1::{
     AgentSummary, GetAgentRequest, GetAgentResponse, ListAgentsRequest, ListAgentsResponse,
 };
 
-use super::{ManagementService, answer, decode};
+use super::{MAX_LISTING, ManagementService, answer, decode};
 use crate::edge::Response;
 use crate::edge::connection::Connection;
 use crate::session::Session;
@@ -26,16 +27,8 @@ impl ManagementService {
         let request: ListAgentsRequest = decode(message)?;
         let limit = page_size(request.limit);
         let (sessions, more) = self.registry.page(&request.cursor, limit);
-        let agents: Vec<_> = sessions.iter().map(|session| summary(session)).collect();
-        let last = agents.last().filter(|_| more);
-        let next_cursor = last.map(|agent| agent.agent_id.clone()).unwrap_or_default();
-        Ok(answer(
-            &ListAgentsResponse {
-                agents,
-                next_cursor,
-            },
-            connection,
-        ))
+        let page = page(sessions.iter().map(|session| summary(session)), more);
+        Ok(answer(&page, connection))
     }
 
     pub(super) fn get_agent(
@@ -64,6 +57,25 @@ fn page_size(limit: i32) -> usize {
         Ok(limit @ 1..=MAX_PAGE) => limit,
         _ => DEFAULT_PAGE,
     }
+}
+
+/// A page of `agents`, after which there are `more`. It ends early when it would grow too large:
+/// host names are as long as agents say.
+fn page(agents: impl Iterator<Item = AgentSummary>, mut more: bool) -> ListAgentsResponse {
+    let mut page = ListAgentsResponse::default();
+    let mut bytes = 0;
+    for agent in agents {
+        bytes += agent.encoded_len();
+        if bytes > MAX_LISTING && !page.agents.is_empty() {
+            more = true;
+            break;
+        }
+        page.agents.push(agent);
+    }
+    if more && let Some(last) = page.agents.last() {
+        page.next_cursor = last.agent_id.clone();
+    }
+    page
 }
 
 fn summary(session: &Session) -> AgentSummary {

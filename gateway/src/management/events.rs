@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,8 +13,7 @@ use yuzu_proto::common::v1::Timestamp;
 use yuzu_proto::server::v1::agent_event::Event as EventKind;
 use yuzu_proto::server::v1::{AgentConnected, AgentDisconnected, AgentEvent, WatchEventsRequest};
 
-use super::{ManagementService, decode};
-use crate::edge::connection::{Connection, WatchedAnswer};
+use super::{ManagementService, check_agent_ids, decode};
 use crate::edge::{Response, grpc};
 use crate::session::{Change, Event, MissedEvents, Watcher};
 
@@ -23,19 +21,11 @@ use crate::session::{Change, Event, MissedEvents, Watcher};
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
 impl ManagementService {
-    pub(super) fn watch_events(
-        &self,
-        message: Bytes,
-        connection: &Arc<Connection>,
-    ) -> Result<Response, Status> {
+    pub(super) fn watch_events(&self, message: Bytes) -> Result<Response, Status> {
         let request: WatchEventsRequest = decode(message)?;
-        let watcher = self.events.watch();
-        let watched = WatchedAnswer::new(connection);
-        let next = Box::pin(next_of(watcher, request.agent_ids.into_iter().collect()));
-        Ok(grpc::stream(WatchBody {
-            next: Some(next),
-            _watched: watched,
-        }))
+        check_agent_ids(request.agent_ids.len())?;
+        let wanted = request.agent_ids.into_iter().collect();
+        Ok(grpc::stream(WatchBody::new(self.events.watch(), wanted)))
     }
 }
 
@@ -65,9 +55,17 @@ async fn next_of(
     (next, watcher, wanted)
 }
 
+/// A watcher that does not read holds up nothing: the ring passes it by.
 struct WatchBody {
     next: Option<Next>,
-    _watched: WatchedAnswer,
+}
+
+impl WatchBody {
+    fn new(watcher: Watcher, wanted: Wanted) -> Self {
+        Self {
+            next: Some(Box::pin(next_of(watcher, wanted))),
+        }
+    }
 }
 
 impl Body for WatchBody {
@@ -122,3 +120,6 @@ fn encode(event: &Event) -> AgentEvent {
         event: Some(kind),
     }
 }
+
+#[cfg(test)]
+mod tests;

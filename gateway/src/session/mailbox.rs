@@ -15,8 +15,11 @@ use super::replies::Waiter;
 /// Callers that wait for answers of one agent, whatever is queued. Each is a SendCommand that an
 /// operator holds open.
 const MAX_OUTSTANDING: usize = 16_384;
-/// Entries of callers that left are looked for when so many are outstanding.
-const SWEEP_FLOOR: usize = 64;
+/// Entries of callers that left are looked for when so many are outstanding: an agent that never
+/// answers costs no more than that many.
+const SWEEP_FLOOR: usize = 8;
+/// Room for so many commands is kept when none is left.
+const KEPT_ROOM: usize = 16;
 
 /// Bounds of a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,13 +138,16 @@ impl Mailbox {
             .map(|waiters| waiters.as_slice().len())
             .sum();
         self.sweep_at = SWEEP_FLOOR.max(self.waiters * 2);
+        if self.outstanding.len() < self.outstanding.capacity() / 4 {
+            self.outstanding.shrink_to_fit();
+        }
     }
 
     /// The next command for the stream, or the status it ends with.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
         if let Some(frame) = self.queue.pop_front() {
             self.queued_bytes -= frame.len();
-            if self.queue.is_empty() && self.queue.capacity() > SWEEP_FLOOR {
+            if self.queue.is_empty() && self.queue.capacity() > KEPT_ROOM {
                 self.queue = VecDeque::new();
             }
             return Poll::Ready(Ok(frame));
@@ -165,7 +171,7 @@ impl Mailbox {
         let Some(waiters) = self.outstanding.remove(command_id) else {
             return Vec::new();
         };
-        if self.outstanding.is_empty() && self.outstanding.capacity() > SWEEP_FLOOR {
+        if self.outstanding.is_empty() && self.outstanding.capacity() > KEPT_ROOM {
             self.outstanding = HashMap::new();
         }
         let waiters = match waiters {
