@@ -15,6 +15,8 @@ mod replies;
 mod roster;
 mod stream;
 mod table;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub(crate) use admission::Refusal;
 pub(crate) use clock::unix_ms;

@@ -77,3 +77,41 @@ impl Roster {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::testing::{connect, registry};
+    use super::*;
+    use crate::edge::ConnectionKey;
+
+    #[tokio::test]
+    async fn stop_4_a_session_that_comes_late_is_asked_to_end_as_well() {
+        let (registry, roster) = (registry(), Roster::default());
+        let early = connect(&registry, "early", "s-1", ConnectionKey::next());
+        let late = connect(&registry, "late", "s-2", ConnectionKey::next());
+        roster.add(&early);
+        roster.end_all();
+        roster.add(&late);
+        for session in [early, late] {
+            assert_eq!(session.asked().await, Control::End);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_4_waits_for_the_last_session_and_no_longer_than_its_time() {
+        let (registry, roster) = (registry(), Roster::default());
+        let session = connect(&registry, "agent", "s", ConnectionKey::next());
+        roster.add(&session);
+        let start = Instant::now();
+        assert!(!roster.emptied(start + Duration::from_secs(5)).await);
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        let (emptied, ()) = tokio::join!(roster.emptied(start + Duration::from_secs(60)), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            roster.remove(&session);
+        });
+        assert!(emptied);
+        assert_eq!(start.elapsed(), Duration::from_secs(6));
+    }
+}
