@@ -150,8 +150,10 @@ impl Backlog {
             }
         };
         drop(taken);
-        if self.queue.is_empty() && self.queue.capacity() > KEPT_ROOM {
+        let room = self.queue.capacity().max(self.beyond.capacity());
+        if self.queue.is_empty() && room > KEPT_ROOM {
             self.queue = VecDeque::new();
+            self.beyond = HashMap::new();
         }
         (piece, owners)
     }

@@ -9,6 +9,8 @@ mod entries;
 mod fanout;
 mod metrics;
 mod router;
+#[cfg(test)]
+mod testing;
 mod tracker;
 
 pub(crate) use fanout::FanoutBody;

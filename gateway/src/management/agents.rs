@@ -95,6 +95,33 @@ fn summary(session: &Session) -> AgentSummary {
 mod tests {
     use super::*;
 
+    fn agent(n: usize, hostname: usize) -> AgentSummary {
+        AgentSummary {
+            agent_id: format!("agent-{n}"),
+            hostname: "h".repeat(hostname),
+            ..AgentSummary::default()
+        }
+    }
+
+    #[test]
+    fn mgmt_1_next_cursor_is_the_last_id_when_more_exist_and_empty_otherwise() {
+        let agents = || (0..3).map(|n| agent(n, 10));
+        assert_eq!(page(agents(), true).next_cursor, "agent-2");
+        assert_eq!(page(agents(), false).next_cursor, "");
+        assert_eq!(page(agents(), false).agents.len(), 3);
+        assert_eq!(page(std::iter::empty(), false).next_cursor, "");
+    }
+
+    #[test]
+    fn mgmt_1_a_page_too_large_to_receive_ends_early_and_the_next_one_goes_on() {
+        let page = page((0..9).map(|n| agent(n, 1 << 20)), false);
+        assert_eq!(page.agents.len(), 2);
+        assert_eq!(page.next_cursor, "agent-1");
+        assert!(page.encoded_len() < 4 << 20);
+        let huge = super::page((0..2).map(|n| agent(n, 5 << 20)), false);
+        assert_eq!((huge.agents.len(), &*huge.next_cursor), (1, "agent-0"));
+    }
+
     #[test]
     fn mgmt_1_a_limit_outside_1_to_1000_is_100() {
         let sizes = [
