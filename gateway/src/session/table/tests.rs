@@ -468,7 +468,7 @@ fn mgmt_1_an_agent_that_stays_is_listed_once_while_others_come_and_go() {
         .map(|n| b.connect(&format!("{n:03}-goes")))
         .collect();
     let (mut listed, mut cursor) = (Vec::<u64>::new(), String::new());
-    for step in 0.. {
+    for (step, goes) in goes.into_iter().enumerate() {
         let (page, more) = b.page(&cursor, 7);
         listed.extend(&page);
         let Some(last) = page.last().filter(|_| more) else {
@@ -477,7 +477,7 @@ fn mgmt_1_an_agent_that_stays_is_listed_once_while_others_come_and_go() {
         let row = b.table.live.iter().find(|(_, row)| row.value == *last);
         cursor = row.unwrap().0.to_string();
         // One goes and one comes, before and behind the cursor, its own row included.
-        b.end(&format!("{step:03}-goes"), goes[step]);
+        b.end(&format!("{step:03}-goes"), goes);
         b.connect(&format!("{:03}-comes", step * 37 % 100));
     }
     for epoch in stays {
