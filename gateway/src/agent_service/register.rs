@@ -65,8 +65,12 @@ impl AgentService {
         })?;
         let verdict = RegisterAnswerPeek::peek(&answer).map_err(grpc::malformed)?;
         if verdict.accepted {
-            let session_id = std::str::from_utf8(verdict.session_id)
-                .map_err(|_| Status::internal("the server's answer is malformed"))?;
+            // Nobody could subscribe with an empty id, and agents with the same one would share
+            // their admission.
+            let session_id = std::str::from_utf8(verdict.session_id).unwrap_or_default();
+            if session_id.is_empty() {
+                return Err(Status::internal("the server's answer has no session id"));
+            }
             let registration = Registration {
                 agent_id,
                 hostname: text(peek.hostname),

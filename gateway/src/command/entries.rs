@@ -3,16 +3,20 @@
 //! Responsible for their exact bytes: the server matches the outputs (CMD-3, CMD-4, CMD-17). Must
 //! never carry text of a command or an agent.
 
-use bytes::{Bytes, BytesMut};
-use prost::Message;
-use yuzu_proto::agent::v1::CommandResponse;
+use bytes::BytesMut;
 use yuzu_proto::agent::v1::command_response::Status;
-use yuzu_proto::server::v1::SendCommandResponse;
-use yuzu_proto::wire::{GRPC_PREFIX, put_grpc_prefix};
+use yuzu_proto::wire::{
+    GRPC_PREFIX, bytes_field_len, put_bytes_field, put_grpc_prefix, put_varint_field,
+    varint_field_len,
+};
+
+/// `CommandResponse.status` and `exit_code` of every entry, as they go on the wire.
+const STATUS: u64 = Status::Failure as u64;
+const EXIT_CODE: u64 = -1_i64 as u64;
 
 /// Why a target has no answer of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
+pub(super) enum NoAnswer {
     /// This node does not hold the agent; nothing was sent (CMD-3).
     NotConnected,
     /// The agent was lost before its terminal frame (CMD-4).
@@ -30,28 +34,40 @@ impl NoAnswer {
         }
     }
 
-    /// The framed entry of `agent_id` for the command `command_id`.
-    pub(crate) fn frame(self, agent_id: &str, command_id: &str) -> Bytes {
-        let entry = SendCommandResponse {
-            agent_id: agent_id.to_owned(),
-            response: Some(CommandResponse {
-                command_id: command_id.to_owned(),
-                status: Status::Failure as i32,
-                output: self.output().to_owned(),
-                exit_code: -1,
-                ..CommandResponse::default()
-            }),
-        };
-        let len = entry.encoded_len();
-        let mut out = BytesMut::with_capacity(GRPC_PREFIX + len);
-        put_grpc_prefix(&mut out, len);
-        entry.encode_raw(&mut out);
-        out.freeze()
+    /// Bytes of the framed entry of `agent_id` for the command `command_id`.
+    pub(super) fn len(self, agent_id: &str, command_id: &str) -> usize {
+        let response = self.response_len(command_id);
+        GRPC_PREFIX + bytes_field_len(1, agent_id.len()) + bytes_field_len(2, response)
+    }
+
+    fn response_len(self, command_id: &str) -> usize {
+        bytes_field_len(1, command_id.len())
+            + varint_field_len(2, STATUS)
+            + bytes_field_len(3, self.output().len())
+            + varint_field_len(4, EXIT_CODE)
+    }
+
+    /// Writes the framed entry; `out` grows by [`Self::len`]. Written when the caller takes it: an
+    /// entry that waits costs a few bytes, however long the ids are.
+    pub(super) fn put(self, out: &mut BytesMut, agent_id: &str, command_id: &str) {
+        let len = self.len(agent_id, command_id);
+        out.reserve(len);
+        put_grpc_prefix(out, len - GRPC_PREFIX);
+        put_bytes_field(out, 1, agent_id.as_bytes());
+        let mut response = BytesMut::with_capacity(self.response_len(command_id));
+        put_bytes_field(&mut response, 1, command_id.as_bytes());
+        put_varint_field(&mut response, 2, STATUS);
+        put_bytes_field(&mut response, 3, self.output().as_bytes());
+        put_varint_field(&mut response, 4, EXIT_CODE);
+        put_bytes_field(out, 2, &response);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+    use yuzu_proto::server::v1::SendCommandResponse;
+
     use super::*;
 
     #[test]
@@ -61,7 +77,12 @@ mod tests {
             (NoAnswer::AgentDisconnected, "agent_disconnected"),
             (NoAnswer::Backpressure, "backpressure"),
         ] {
-            let frame = reason.frame("agent-1", "c-7");
+            let mut frame = BytesMut::new();
+            reason.put(&mut frame, "agent-1", "c-7");
+            assert_eq!(frame.len(), reason.len("agent-1", "c-7"));
+            assert_eq!(frame[0], 0);
+            let declared = u32::from_be_bytes(frame[1..5].try_into().unwrap()) as usize;
+            assert_eq!(declared, frame.len() - GRPC_PREFIX);
             let entry = SendCommandResponse::decode(&frame[GRPC_PREFIX..]).unwrap();
             assert_eq!(entry.agent_id, "agent-1");
             let response = entry.response.unwrap();

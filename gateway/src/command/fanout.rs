@@ -1,113 +1,111 @@
 //! One SendCommand: its waiting answers, and the body of its response.
 //!
-//! Responsible for the order of each agent's answers, for the bound on answers that wait for the
-//! caller (CMD-22) and for ending the stream (CMD-8, CMD-9, CMD-15). Must never block an agent for
-//! longer than a caller may stay silent.
+//! Responsible for what answers still count, for giving up a caller that does not read (CMD-22)
+//! and for ending the stream (CMD-8, CMD-9, CMD-15). Must never hold anything of size once its
+//! caller has gone: agents that never answer keep a reference to it.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Body, Frame};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep, sleep, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
-use tracing::info;
 
+use super::backlog::{Backlog, Names};
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
 use crate::edge::grpc;
+use crate::observe::log::{limit, limited};
 use crate::session::{Reply, ReplySink};
 
-/// Small answers that wait together leave in one DATA frame of about this size.
-const COALESCE: usize = 32 << 10;
-/// Answers held by paused agents, in caller buffers: over it the caller is given up at once.
-const PARKED_BUFFERS: usize = 3;
+/// So many bytes of answers since the caller took the last piece are a flood it does not keep up
+/// with, or four times its buffer where that is more.
+const FLOOD: usize = 32 << 20;
+/// A caller that does not keep up with a flood has this long.
+const FLOOD_PATIENCE: Duration = Duration::from_millis(250);
+
+static SLOW_CALLER: limit::LineLimit = limit::LineLimit::per_second();
 
 /// Bounds of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CallerLimits {
+pub(super) struct CallerLimits {
     /// Answers waiting, in bytes.
-    pub(crate) buffer_bytes: usize,
+    pub(super) buffer_bytes: usize,
     /// A caller may leave that full without reading for this long.
-    pub(crate) slow_timeout: Duration,
+    pub(super) slow_timeout: Duration,
 }
 
 /// How a fan-out ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Every target is terminal, or the timeout passed.
-    Done,
-    /// The caller did not read.
+    /// Every target is terminal (CMD-8).
+    Complete,
+    /// The timeout passed (CMD-9).
+    TimedOut,
+    /// The caller did not read (CMD-22).
     SlowCaller,
-    /// The caller left.
+    /// The caller left (CMD-15).
     Gone,
 }
 
-enum Item {
-    Reply(Bytes),
-    NoAnswer(u32, NoAnswer),
-}
-
 struct State {
-    queue: VecDeque<Item>,
+    backlog: Backlog,
     tracker: Tracker,
+    names: Names,
     /// Targets are still being dispatched.
     dispatching: bool,
     end: Option<End>,
     caller: Option<Waker>,
-    last_taken: Instant,
+    /// Since when the caller could have taken something from a full backlog and did not.
+    full_since: Option<Instant>,
+    /// Bytes of answers since the caller took the last piece.
+    came: usize,
+    /// A watchdog is on its way.
+    watched: bool,
 }
 
 /// One SendCommand.
-pub(crate) struct Fanout {
+pub(super) struct Fanout {
     state: Mutex<State>,
-    /// Bytes that may still wait, one permit each; whoever waits for room is served in turn.
-    room: Semaphore,
-    parked: AtomicUsize,
     limits: CallerLimits,
-    targets: Vec<Arc<str>>,
-    command_id: String,
     metrics: CommandMetrics,
     started: Instant,
+    deadline: Instant,
+    me: Weak<Self>,
 }
 
 impl Fanout {
-    /// Starts with no target dispatched.
-    pub(crate) fn new(
-        targets: Vec<Arc<str>>,
-        command_id: String,
+    /// Starts with no target dispatched; ends `timeout` from now at the latest.
+    pub(super) fn new(
+        names: Names,
         metrics: CommandMetrics,
         limits: CallerLimits,
+        timeout: Duration,
     ) -> Arc<Self> {
-        let now = Instant::now();
-        let limits = CallerLimits {
-            buffer_bytes: limits.buffer_bytes.clamp(1, u32::MAX as usize >> 3),
-            ..limits
-        };
+        let started = Instant::now();
         let state = State {
-            queue: VecDeque::new(),
-            tracker: Tracker::new(targets.len()),
+            backlog: Backlog::new(limits.buffer_bytes),
+            tracker: Tracker::new(names.targets.len()),
+            names,
             dispatching: true,
             end: None,
             caller: None,
-            last_taken: now,
+            full_since: None,
+            came: 0,
+            watched: false,
         };
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
             state: Mutex::new(state),
-            room: Semaphore::new(limits.buffer_bytes),
-            parked: AtomicUsize::new(0),
             limits,
-            targets,
-            command_id,
             metrics,
-            started: now,
+            started,
+            deadline: started + timeout,
+            me: Weak::clone(me),
         })
     }
 
@@ -115,191 +113,209 @@ impl Fanout {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn metrics(&self) -> &CommandMetrics {
+    pub(super) fn metrics(&self) -> &CommandMetrics {
         &self.metrics
     }
 
     /// The target is about to be sent the command.
-    pub(crate) fn expect(&self, target: u32) {
+    pub(super) fn expect(&self, target: u32) {
         self.state().tracker.expect(target);
     }
 
     /// The target was not sent the command after all, or never had a chance.
-    pub(crate) fn refuse(&self, target: u32, reason: NoAnswer) {
+    pub(super) fn refuse(&self, target: u32, reason: NoAnswer) {
         let mut state = self.state();
         state.tracker.complete(target);
-        self.enqueue(state, Item::NoAnswer(target, reason));
+        if self.is_open(&state) {
+            self.queue(state, |backlog| backlog.note(target, reason));
+        }
     }
 
     /// Every target was dispatched or refused.
-    pub(crate) fn dispatched(&self) {
+    pub(super) fn dispatched(&self) {
         let mut state = self.state();
         state.dispatching = false;
         let caller = state.caller.take();
         drop(state);
-        if let Some(caller) = caller {
-            caller.wake();
-        }
+        wake(caller);
     }
 
-    fn enqueue(&self, mut state: MutexGuard<'_, State>, item: Item) {
-        if state.end.is_some() {
-            return;
-        }
-        state.queue.push_back(item);
+    /// Whether answers still count. What comes after the timeout does not, also when nobody has
+    /// looked at the clock yet (CMD-9).
+    fn is_open(&self, state: &State) -> bool {
+        state.end.is_none() && Instant::now() < self.deadline
+    }
+
+    fn queue(&self, mut state: MutexGuard<'_, State>, add: impl FnOnce(&mut Backlog)) {
+        add(&mut state.backlog);
         let caller = state.caller.take();
         drop(state);
-        if let Some(caller) = caller {
-            caller.wake();
-        }
+        wake(caller);
     }
 
-    /// Bytes of room a reply takes; one larger than the whole buffer passes alone.
-    fn weight(&self, reply: &Reply) -> u32 {
-        reply.frame.len().min(self.limits.buffer_bytes) as u32
-    }
-
-    /// Enters a reply whose room was taken.
-    fn accept(&self, target: u32, reply: &Reply) {
+    /// Takes the reply, or drops it because nobody wants it. False: there is no room; `owner` is
+    /// woken when there may be.
+    fn offer(&self, target: u32, reply: &Reply, owner: Option<&Waker>) -> bool {
         let mut state = self.state();
-        if !state.tracker.is_open(target) || state.end.is_some() {
-            drop(state);
-            self.room.add_permits(self.weight(reply) as usize);
-            return;
+        if !self.is_open(&state) || !state.tracker.is_open(target) {
+            return true;
         }
-        if let Some(status) = reply.terminal {
+        let taken = state.backlog.offer(target, &reply.frame);
+        if owner.is_none() {
+            state.came += reply.frame.len();
+        }
+        if self.judge_caller(&mut state) {
+            drop(state);
+            self.finish(End::SlowCaller);
+            return true;
+        }
+        if !taken {
+            if let Some(owner) = owner {
+                state.backlog.wait(target, owner);
+            }
+            return false;
+        }
+        if reply.terminal.is_some() {
             state.tracker.complete(target);
+        }
+        let caller = state.caller.take();
+        drop(state);
+        if let Some(status) = reply.terminal {
             self.metrics.terminal(status, self.started.elapsed());
         }
-        self.enqueue(state, Item::Reply(reply.frame.clone()));
+        wake(caller);
+        true
     }
 
-    /// Ends the fan-out: nothing is taken any more, what waits is dropped, paused agents read on.
+    /// Notices that the backlog is full. True: a flood passes the caller by and it has to go.
+    fn judge_caller(&self, state: &mut State) -> bool {
+        if !state.backlog.is_full() {
+            return false;
+        }
+        let now = Instant::now();
+        let since = *state.full_since.get_or_insert(now);
+        if !std::mem::replace(&mut state.watched, true) {
+            tokio::spawn(watch_caller(Weak::clone(&self.me)));
+        }
+        let flood = FLOOD.max(self.limits.buffer_bytes.saturating_mul(4));
+        let patience = FLOOD_PATIENCE.min(self.limits.slow_timeout);
+        state.came > flood && now.duration_since(since) >= patience
+    }
+
+    /// When the caller is given up unless it reads; `None` when there is nothing to watch.
+    fn patience_ends(&self) -> Option<Instant> {
+        let mut state = self.state();
+        let (None, Some(since)) = (state.end, state.full_since) else {
+            state.watched = false;
+            return None;
+        };
+        let until = since + self.limits.slow_timeout;
+        drop(state);
+        if Instant::now() < until {
+            return Some(until);
+        }
+        self.finish(End::SlowCaller);
+        None
+    }
+
+    /// Ends the fan-out: nothing is taken any more, and agents that wait for room read on. What
+    /// came before the end of a caller that reads is still delivered.
     fn finish(&self, end: End) {
         let mut state = self.state();
         if state.end.is_some() {
             return;
         }
         state.end = Some(end);
-        if end != End::Done {
-            state.queue = VecDeque::new();
-        }
+        let silent = state.tracker.left();
+        let owners = state.backlog.owners();
         let caller = state.caller.take();
+        let dropped = match end {
+            End::Complete | End::TimedOut => None,
+            End::SlowCaller | End::Gone => Some(std::mem::take(&mut state.backlog)),
+        };
         drop(state);
-        self.room.close();
-        if end == End::SlowCaller {
-            info!("a caller did not read its answers in time; its fan-out is dropped");
+        drop(dropped);
+        match end {
+            End::TimedOut => self.metrics.timed_out(silent),
+            End::SlowCaller => limited!(
+                warn,
+                SLOW_CALLER,
+                "a caller did not read its answers in time; its fan-out is dropped"
+            ),
+            End::Complete | End::Gone => {}
         }
-        if let Some(caller) = caller {
-            caller.wake();
-        }
+        wake(owners);
+        wake(caller);
     }
 
-    /// When a caller that reads nothing more is given up.
-    fn patience_ends(&self) -> Instant {
-        self.state().last_taken + self.limits.slow_timeout
-    }
-
-    async fn wait_for_room(&self, target: u32, reply: &Reply) {
-        let waiting_since = Instant::now();
-        loop {
-            let until = self
-                .patience_ends()
-                .max(waiting_since + self.limits.slow_timeout);
-            match timeout_at(until, self.room.acquire_many(self.weight(reply))).await {
-                Ok(Ok(room)) => {
-                    room.forget();
-                    return self.accept(target, reply);
-                }
-                Ok(Err(_closed)) => return,
-                Err(_) if Instant::now() >= self.patience_ends() => {
-                    return self.finish(End::SlowCaller);
-                }
-                Err(_) => {}
-            }
+    /// The caller has gone: what is left of this is a few bytes.
+    fn abandon(&self) {
+        if Instant::now() >= self.deadline {
+            self.finish(End::TimedOut);
         }
+        self.finish(End::Gone);
+        let mut state = self.state();
+        let rest = (
+            std::mem::take(&mut state.backlog),
+            std::mem::replace(&mut state.tracker, Tracker::new(0)),
+            std::mem::take(&mut state.names),
+        );
+        drop(state);
+        drop(rest);
     }
 
     /// The next piece of the response body.
     fn poll_piece(&self, cx: &mut Context<'_>, timeout: Pin<&mut Sleep>) -> Poll<Piece> {
+        if timeout.poll(cx).is_ready() {
+            self.finish(End::TimedOut);
+        }
         let mut state = self.state();
         if state.end == Some(End::SlowCaller) {
             return Poll::Ready(Piece::End(Status::resource_exhausted(
                 "the caller did not read its answers in time",
             )));
         }
-        if !state.queue.is_empty() {
-            state.last_taken = Instant::now();
-            let (data, room) = self.pop_together(&mut state);
-            let open = state.end.is_none();
-            drop(state);
-            if open {
-                self.room.add_permits(room);
-            }
-            return Poll::Ready(Piece::Data(data));
+        if !state.backlog.is_empty() {
+            return Poll::Ready(Piece::Data(take(state)));
         }
         let complete = !state.dispatching && state.tracker.left() == 0;
         if complete || state.end.is_some() {
             drop(state);
-            self.finish(End::Done);
-            return Poll::Ready(Piece::End(Status::ok("")));
-        }
-        if timeout.poll(cx).is_ready() {
-            let silent = state.tracker.left();
-            drop(state);
-            self.metrics.timed_out(silent);
-            self.finish(End::Done);
+            self.finish(End::Complete);
             return Poll::Ready(Piece::End(Status::ok("")));
         }
         state.caller = Some(cx.waker().clone());
         Poll::Pending
     }
+}
 
-    fn pop_together(&self, state: &mut State) -> (Bytes, usize) {
-        let (first, mut room) = match state.queue.pop_front() {
-            Some(item) => self.encode(&item),
-            None => return (Bytes::new(), 0),
-        };
-        if first.len() >= COALESCE || state.queue.is_empty() {
-            return (first, room);
-        }
-        let mut together = BytesMut::with_capacity(COALESCE);
-        together.extend_from_slice(&first);
-        while let Some(item) = state.queue.pop_front() {
-            let (next, taken) = self.encode(&item);
-            if together.len() + next.len() > COALESCE {
-                state.queue.push_front(item);
-                break;
-            }
-            room += taken;
-            together.extend_from_slice(&next);
-        }
-        (together.freeze(), room)
+fn take(mut state: MutexGuard<'_, State>) -> Bytes {
+    let State { backlog, names, .. } = &mut *state;
+    let (piece, owners) = backlog.take(names);
+    state.came = 0;
+    state.full_since = state.backlog.is_full().then(Instant::now);
+    drop(state);
+    wake(owners);
+    piece
+}
+
+fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        waker.wake();
     }
+}
 
-    /// The bytes of an item, and the room it gives back.
-    fn encode(&self, item: &Item) -> (Bytes, usize) {
-        match item {
-            Item::Reply(frame) => (frame.clone(), frame.len().min(self.limits.buffer_bytes)),
-            Item::NoAnswer(target, reason) => {
-                let agent_id = self.targets.get(*target as usize).map_or("", |id| id);
-                (reason.frame(agent_id, &self.command_id), 0)
-            }
-        }
+/// Gives the caller up when its patience ends; there is one for a fan-out, and only while its
+/// backlog is full.
+async fn watch_caller(fanout: Weak<Fanout>) {
+    while let Some(until) = fanout.upgrade().and_then(|fanout| fanout.patience_ends()) {
+        sleep_until(until).await;
     }
 }
 
 impl ReplySink for Fanout {
     fn try_reply(&self, target: u32, reply: &Reply) -> bool {
-        match self.room.try_acquire_many(self.weight(reply)) {
-            Ok(room) => {
-                room.forget();
-                self.accept(target, reply);
-                true
-            }
-            Err(tokio::sync::TryAcquireError::Closed) => true,
-            Err(tokio::sync::TryAcquireError::NoPermits) => false,
-        }
+        self.offer(target, reply, None)
     }
 
     fn reply_when_room<'a>(
@@ -307,48 +323,27 @@ impl ReplySink for Fanout {
         target: u32,
         reply: &'a Reply,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(async move {
-            let parked = Parked::new(&self.parked, reply.frame.len());
-            if parked.total > self.limits.buffer_bytes * PARKED_BUFFERS + reply.frame.len() {
-                return self.finish(End::SlowCaller);
+        Box::pin(std::future::poll_fn(move |cx| {
+            if self.offer(target, reply, Some(cx.waker())) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
             }
-            self.wait_for_room(target, reply).await;
-        })
+        }))
     }
 
     fn lost(&self, target: u32) {
         let mut state = self.state();
-        if state.tracker.complete(target) {
-            self.enqueue(state, Item::NoAnswer(target, NoAnswer::AgentDisconnected));
+        if self.is_open(&state) && state.tracker.complete(target) {
+            self.queue(state, |backlog| {
+                backlog.note(target, NoAnswer::AgentDisconnected);
+            });
         }
     }
 
     fn is_over(&self) -> bool {
-        self.state().end.is_some()
-    }
-}
-
-/// Bytes that a paused agent holds for this caller.
-struct Parked<'a> {
-    counter: &'a AtomicUsize,
-    bytes: usize,
-    total: usize,
-}
-
-impl<'a> Parked<'a> {
-    fn new(counter: &'a AtomicUsize, bytes: usize) -> Self {
-        let total = counter.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        Self {
-            counter,
-            bytes,
-            total,
-        }
-    }
-}
-
-impl Drop for Parked<'_> {
-    fn drop(&mut self) {
-        self.counter.fetch_sub(self.bytes, Ordering::Relaxed);
+        let state = self.state();
+        !self.is_open(&state)
     }
 }
 
@@ -365,11 +360,10 @@ pub(crate) struct FanoutBody {
 }
 
 impl FanoutBody {
-    /// Ends at `timeout` from now, whatever is left (CMD-9).
-    pub(crate) fn new(fanout: Arc<Fanout>, timeout: Duration) -> Self {
+    pub(super) fn new(fanout: Arc<Fanout>) -> Self {
         Self {
+            timeout: Box::pin(sleep_until(fanout.deadline)),
             fanout,
-            timeout: Box::pin(sleep(timeout)),
             done: false,
         }
     }
@@ -405,6 +399,9 @@ impl Body for FanoutBody {
 
 impl Drop for FanoutBody {
     fn drop(&mut self) {
-        self.fanout.finish(End::Gone);
+        self.fanout.abandon();
     }
 }
+
+#[cfg(test)]
+mod tests;

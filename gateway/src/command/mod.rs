@@ -4,6 +4,7 @@
 //! that does not read. Must never hold a lock while something is sent, and never look into a
 //! command beyond its id and plugin.
 
+mod backlog;
 mod entries;
 mod fanout;
 mod metrics;

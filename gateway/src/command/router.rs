@@ -13,16 +13,20 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::backlog::Names;
 use super::entries::NoAnswer;
 use super::fanout::{CallerLimits, Fanout, FanoutBody};
 use super::metrics::MetricsOfCommands;
 use crate::config;
+use crate::observe::log::{limit, limited, safe_text};
 use crate::observe::metrics::Metrics;
 use crate::session::{MailboxLimits, NotDispatched, Registry, ReplySink, Session, Waiter};
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Targets dispatched before other tasks get a turn.
+/// Targets resolved or dispatched before other tasks get a turn.
 const TURN: usize = 256;
+
+static BACKPRESSURE: limit::LineLimit = limit::LineLimit::per_second();
 
 /// One command, as it goes to every target.
 pub(crate) struct Command {
@@ -99,24 +103,29 @@ impl Router {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Stopping);
         }
-        let (targets, sessions) = self.resolve(agent_ids);
+        let (targets, sessions) = self.resolve(agent_ids).await;
         let limits = CallerLimits {
             buffer_bytes: self.config.caller_buffer_bytes,
             slow_timeout: self.config.slow_caller_timeout,
         };
         let id = Bytes::copy_from_slice(command.id.as_bytes());
         let metrics = self.metrics.of(&command.plugin);
-        let fanout = Fanout::new(targets, command.id, metrics, limits);
         let timeout = self.timeout(command.timeout_seconds);
+        let names = Names {
+            targets,
+            command_id: command.id,
+        };
+        let fanout = Fanout::new(names, metrics, limits, timeout);
         // From here on a caller that leaves drops the fan-out, the targets not yet sent included.
-        let body = FanoutBody::new(Arc::clone(&fanout), timeout);
+        let body = FanoutBody::new(Arc::clone(&fanout));
         let dispatched = self.dispatch(&fanout, &sessions, &id, &command.frame).await;
         fanout.dispatched();
         self.observe(sessions.len(), dispatched);
         Ok((body, ticket))
     }
 
-    fn resolve(&self, agent_ids: &[&str]) -> (Vec<Arc<str>>, Vec<Option<Arc<Session>>>) {
+    /// The distinct targets, each with its session (CMD-1, CMD-13).
+    async fn resolve(&self, agent_ids: &[&str]) -> (Vec<Arc<str>>, Vec<Option<Arc<Session>>>) {
         if agent_ids.is_empty() {
             let sessions = self.registry.all();
             let targets = sessions
@@ -126,13 +135,20 @@ impl Router {
             return (targets, sessions.into_iter().map(Some).collect());
         }
         let mut seen = HashSet::with_capacity(agent_ids.len());
-        let distinct = agent_ids.iter().filter(|id| seen.insert(**id));
-        distinct
-            .map(|id| match self.registry.route(id) {
-                Some(session) => (Arc::clone(session.agent_id()), Some(session)),
-                None => (Arc::from(*id), None),
-            })
-            .unzip()
+        let (mut targets, mut sessions) = (Vec::new(), Vec::new());
+        for (index, id) in agent_ids.iter().enumerate() {
+            take_turns(index).await;
+            if !seen.insert(*id) {
+                continue;
+            }
+            let session = self.registry.route(id);
+            targets.push(match &session {
+                Some(session) => Arc::clone(session.agent_id()),
+                None => Arc::from(*id),
+            });
+            sessions.push(session);
+        }
+        (targets, sessions)
     }
 
     async fn dispatch(
@@ -144,9 +160,7 @@ impl Router {
     ) -> usize {
         let mut sent = 0;
         for (index, session) in sessions.iter().enumerate() {
-            if index % TURN == TURN - 1 {
-                tokio::task::yield_now().await;
-            }
+            take_turns(index).await;
             let target = index as u32;
             let Some(session) = session else {
                 fanout.refuse(target, NoAnswer::NotConnected);
@@ -159,7 +173,7 @@ impl Router {
                 Ok(()) => sent += 1,
                 Err(NotDispatched::Ended) => fanout.refuse(target, NoAnswer::NotConnected),
                 Err(NotDispatched::Full(queued)) => {
-                    self.backpressure(queued);
+                    self.backpressure(queued, id);
                     fanout.refuse(target, NoAnswer::Backpressure);
                 }
             }
@@ -177,10 +191,16 @@ impl Router {
         }
     }
 
-    fn backpressure(&self, queued: usize) {
+    fn backpressure(&self, queued: usize, command_id: &[u8]) {
         let metrics = self.metrics.all();
         metrics.commands_dropped_backpressure_total.inc();
         metrics.stream_queue_len_distribution.observe(queued as f64);
+        limited!(
+            warn,
+            BACKPRESSURE,
+            "command {} not sent to an agent: its mailbox is full ({queued} commands wait)",
+            safe_text(command_id)
+        );
     }
 
     fn observe(&self, targets: usize, dispatched: usize) {
@@ -201,7 +221,7 @@ impl Router {
         }
     }
 
-    /// From now on every command is refused (STOP-3).
+    /// From now on every command is refused (CMD-16, STOP-3).
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
@@ -223,3 +243,12 @@ impl Router {
         }
     }
 }
+
+async fn take_turns(index: usize) {
+    if index % TURN == TURN - 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -101,6 +101,10 @@ impl Deframer {
         let step = wanted.min(self.chunk.len());
         self.partial.extend_from_slice(&self.chunk[..step]);
         self.chunk.advance(step);
+        if self.chunk.is_empty() {
+            // An empty slice would still hold the whole receive buffer.
+            self.chunk = Bytes::new();
+        }
     }
 
     fn declared(&self, bytes: &[u8]) -> Result<Option<usize>, FrameError> {

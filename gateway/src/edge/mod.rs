@@ -12,6 +12,8 @@ pub(crate) mod grpc;
 pub(crate) mod io;
 pub(crate) mod listener;
 mod stream;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -6,7 +6,6 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::Gateway;
-use crate::session::Control;
 
 /// Most time for commands in flight (STOP-3).
 const COMMANDS: Duration = Duration::from_secs(3);
@@ -69,9 +68,7 @@ impl Gateway {
 
     async fn end_sessions(&self, deadline: Instant) {
         let roster = &self.owners.roster;
-        for session in roster.all() {
-            session.ask(Control::End);
-        }
+        roster.end_all();
         if !roster.emptied(deadline).await {
             warn!(left = roster.len(), "sessions did not end in time");
         }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message;
 use tonic::Status;
 use yuzu_proto::common::v1::{PluginInfo, Timestamp};
 use yuzu_proto::server::v1::{
     AgentSummary, GetAgentRequest, GetAgentResponse, ListAgentsRequest, ListAgentsResponse,
 };
 
-use super::{ManagementService, answer, decode};
+use super::{MAX_LISTING, ManagementService, answer, decode};
 use crate::edge::Response;
 use crate::edge::connection::Connection;
 use crate::session::Session;
@@ -26,16 +27,8 @@ impl ManagementService {
         let request: ListAgentsRequest = decode(message)?;
         let limit = page_size(request.limit);
         let (sessions, more) = self.registry.page(&request.cursor, limit);
-        let agents: Vec<_> = sessions.iter().map(|session| summary(session)).collect();
-        let last = agents.last().filter(|_| more);
-        let next_cursor = last.map(|agent| agent.agent_id.clone()).unwrap_or_default();
-        Ok(answer(
-            &ListAgentsResponse {
-                agents,
-                next_cursor,
-            },
-            connection,
-        ))
+        let page = page(sessions.iter().map(|session| summary(session)), more);
+        Ok(answer(&page, connection))
     }
 
     pub(super) fn get_agent(
@@ -66,6 +59,25 @@ fn page_size(limit: i32) -> usize {
     }
 }
 
+/// A page of `agents`, after which there are `more`. It ends early when it would grow too large:
+/// host names are as long as agents say.
+fn page(agents: impl Iterator<Item = AgentSummary>, mut more: bool) -> ListAgentsResponse {
+    let mut page = ListAgentsResponse::default();
+    let mut bytes = 0;
+    for agent in agents {
+        bytes += agent.encoded_len();
+        if bytes > MAX_LISTING && !page.agents.is_empty() {
+            more = true;
+            break;
+        }
+        page.agents.push(agent);
+    }
+    if more && let Some(last) = page.agents.last() {
+        page.next_cursor = last.agent_id.clone();
+    }
+    page
+}
+
 fn summary(session: &Session) -> AgentSummary {
     AgentSummary {
         agent_id: session.agent_id().to_string(),
@@ -82,6 +94,33 @@ fn summary(session: &Session) -> AgentSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn agent(n: usize, hostname: usize) -> AgentSummary {
+        AgentSummary {
+            agent_id: format!("agent-{n}"),
+            hostname: "h".repeat(hostname),
+            ..AgentSummary::default()
+        }
+    }
+
+    #[test]
+    fn mgmt_1_next_cursor_is_the_last_id_when_more_exist_and_empty_otherwise() {
+        let agents = || (0..3).map(|n| agent(n, 10));
+        assert_eq!(page(agents(), true).next_cursor, "agent-2");
+        assert_eq!(page(agents(), false).next_cursor, "");
+        assert_eq!(page(agents(), false).agents.len(), 3);
+        assert_eq!(page(std::iter::empty(), false).next_cursor, "");
+    }
+
+    #[test]
+    fn mgmt_1_a_page_too_large_to_receive_ends_early_and_the_next_one_goes_on() {
+        let page = page((0..9).map(|n| agent(n, 1 << 20)), false);
+        assert_eq!(page.agents.len(), 2);
+        assert_eq!(page.next_cursor, "agent-1");
+        assert!(page.encoded_len() < 4 << 20);
+        let huge = super::page((0..2).map(|n| agent(n, 5 << 20)), false);
+        assert_eq!((huge.agents.len(), &*huge.next_cursor), (1, "agent-0"));
+    }
 
     #[test]
     fn mgmt_1_a_limit_outside_1_to_1000_is_100() {

@@ -14,7 +14,7 @@ use yuzu_proto::common::v1::Timestamp;
 use yuzu_proto::server::v1::agent_event::Event as EventKind;
 use yuzu_proto::server::v1::{AgentConnected, AgentDisconnected, AgentEvent, WatchEventsRequest};
 
-use super::{ManagementService, decode};
+use super::{ManagementService, check_agent_ids, decode};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::session::{Change, Event, MissedEvents, Watcher};
@@ -29,12 +29,13 @@ impl ManagementService {
         connection: &Arc<Connection>,
     ) -> Result<Response, Status> {
         let request: WatchEventsRequest = decode(message)?;
-        let watcher = self.events.watch();
-        let next = Box::pin(next_of(watcher, request.agent_ids.into_iter().collect()));
-        Ok(grpc::stream(WatchBody {
-            next: Some(next),
-            connection: Arc::clone(connection),
-        }))
+        check_agent_ids(request.agent_ids.len())?;
+        let wanted = request.agent_ids.into_iter().collect();
+        Ok(grpc::stream(WatchBody::new(
+            self.events.watch(),
+            wanted,
+            connection,
+        )))
     }
 }
 
@@ -64,9 +65,19 @@ async fn next_of(
     (next, watcher, wanted)
 }
 
+/// A watcher that does not read holds up nothing: the ring passes it by.
 struct WatchBody {
     next: Option<Next>,
     connection: Arc<Connection>,
+}
+
+impl WatchBody {
+    fn new(watcher: Watcher, wanted: Wanted, connection: &Arc<Connection>) -> Self {
+        Self {
+            next: Some(Box::pin(next_of(watcher, wanted))),
+            connection: Arc::clone(connection),
+        }
+    }
 }
 
 impl Body for WatchBody {
@@ -122,3 +133,6 @@ fn encode(event: &Event) -> AgentEvent {
         event: Some(kind),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,12 @@ use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::session::{Events, Registry};
 
+/// Most agent ids in one request. A message of 8 MiB holds fewer of any realistic length; very
+/// short ones would cost many times their bytes.
+const MAX_AGENT_IDS: usize = 1 << 18;
+/// Bytes of a listing: under the 4 MiB that gRPC libraries receive by default.
+const MAX_LISTING: usize = 3 << 20;
+
 /// Serves `yuzu.server.v1.ManagementService`.
 pub(crate) struct ManagementService {
     registry: Arc<Registry>,
@@ -80,6 +86,18 @@ fn decode<M: Message + Default>(message: bytes::Bytes) -> Result<M, Status> {
     M::decode(message).map_err(|_| Status::internal("the request is malformed"))
 }
 
+fn check_agent_ids(count: usize) -> Result<(), Status> {
+    if count <= MAX_AGENT_IDS {
+        return Ok(());
+    }
+    Err(Status::resource_exhausted(format!(
+        "{count} agent ids are over the limit of {MAX_AGENT_IDS}"
+    )))
+}
+
 fn answer<M: Message>(message: &M, connection: &Arc<Connection>) -> Response {
     grpc::answer(message.encode_to_vec().into(), connection)
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use http_body::{Body, Frame};
 use tonic::Status;
 use yuzu_proto::peek::{CommandRequestPeek, SendCommandPeek};
 
-use super::ManagementService;
+use super::{ManagementService, check_agent_ids};
 use crate::command::{Command, FanoutBody, Ticket};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
@@ -25,6 +25,7 @@ impl ManagementService {
         if !peek.has_command {
             return Err(Status::invalid_argument("the field command is missing"));
         }
+        check_agent_ids(peek.agent_ids.len())?;
         let command = CommandRequestPeek::peek(&peek.command).map_err(grpc::malformed)?;
         let command = Command {
             frame: grpc::frame(&peek.command),

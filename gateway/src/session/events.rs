@@ -72,3 +72,41 @@ impl Watcher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(n: usize) -> Event {
+        Event {
+            agent_id: Arc::from(n.to_string()),
+            at_ms: n as i64,
+            change: Change::Disconnected,
+        }
+    }
+
+    #[tokio::test]
+    async fn mgmt_4_a_watcher_sees_what_happens_from_now_on_in_order() {
+        let events = Events::new();
+        events.publish(event(0));
+        let mut watcher = events.watch();
+        events.publish(event(1));
+        events.publish(event(2));
+        for n in [1, 2] {
+            assert_eq!(watcher.next().await, Ok(Some(event(n))));
+        }
+        drop(events);
+        assert_eq!(watcher.next().await, Ok(None));
+    }
+
+    #[tokio::test]
+    async fn mgmt_4_a_watcher_that_falls_behind_learns_how_many_it_missed() {
+        let events = Events::new();
+        let (mut slow, mut quick) = (events.watch(), events.watch());
+        for n in 0..RING + 3 {
+            events.publish(event(n));
+            assert_eq!(quick.next().await, Ok(Some(event(n))));
+        }
+        assert_eq!(slow.next().await, Err(MissedEvents(3)));
+    }
+}

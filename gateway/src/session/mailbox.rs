@@ -15,8 +15,11 @@ use super::replies::Waiter;
 /// Callers that wait for answers of one agent, whatever is queued. Each is a SendCommand that an
 /// operator holds open.
 const MAX_OUTSTANDING: usize = 16_384;
-/// Entries of callers that left are looked for when so many are outstanding.
-const SWEEP_FLOOR: usize = 64;
+/// Entries of callers that left are looked for when so many are outstanding: an agent that never
+/// answers costs no more than that many.
+const SWEEP_FLOOR: usize = 8;
+/// Room for so many commands is kept when none is left.
+const KEPT_ROOM: usize = 16;
 
 /// Bounds of a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,13 +138,16 @@ impl Mailbox {
             .map(|waiters| waiters.as_slice().len())
             .sum();
         self.sweep_at = SWEEP_FLOOR.max(self.waiters * 2);
+        if self.outstanding.len() < self.outstanding.capacity() / 4 {
+            self.outstanding.shrink_to_fit();
+        }
     }
 
     /// The next command for the stream, or the status it ends with.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
         if let Some(frame) = self.queue.pop_front() {
             self.queued_bytes -= frame.len();
-            if self.queue.is_empty() && self.queue.capacity() > SWEEP_FLOOR {
+            if self.queue.is_empty() && self.queue.capacity() > KEPT_ROOM {
                 self.queue = VecDeque::new();
             }
             return Poll::Ready(Ok(frame));
@@ -165,7 +171,7 @@ impl Mailbox {
         let Some(waiters) = self.outstanding.remove(command_id) else {
             return Vec::new();
         };
-        if self.outstanding.is_empty() && self.outstanding.capacity() > SWEEP_FLOOR {
+        if self.outstanding.is_empty() && self.outstanding.capacity() > KEPT_ROOM {
             self.outstanding = HashMap::new();
         }
         let waiters = match waiters {
@@ -207,33 +213,11 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
-    use std::future::Future;
-    use std::pin::Pin;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::Ordering;
 
-    use super::super::replies::{Reply, ReplySink};
+    use super::super::testing::Caller;
     use super::*;
-
-    #[derive(Default)]
-    struct Caller(AtomicBool);
-
-    impl ReplySink for Caller {
-        fn try_reply(&self, _: u32, _: &Reply) -> bool {
-            true
-        }
-        fn reply_when_room<'a>(
-            &'a self,
-            _: u32,
-            _: &'a Reply,
-        ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-            Box::pin(std::future::ready(()))
-        }
-        fn lost(&self, _: u32) {}
-        fn is_over(&self) -> bool {
-            self.0.load(Ordering::Relaxed)
-        }
-    }
 
     const LIMITS: MailboxLimits = MailboxLimits {
         commands: 3,
@@ -241,10 +225,7 @@ mod tests {
     };
 
     fn waiter(target: u32) -> Waiter {
-        Waiter {
-            sink: Arc::new(Caller::default()),
-            target,
-        }
+        Arc::new(Caller::default()).waiter(target)
     }
 
     fn send(mailbox: &mut Mailbox, id: &'static str, len: usize) -> Result<(), NotDispatched> {
@@ -317,17 +298,101 @@ mod tests {
         let sink = Arc::new(Caller::default());
         for n in 0..10_000_u32 {
             let id = Bytes::from(n.to_string());
-            let waiter = Waiter {
-                sink: Arc::clone(&sink) as Arc<dyn ReplySink>,
-                target: 0,
-            };
             mailbox
-                .dispatch(&id, Bytes::from_static(b"x"), waiter, LIMITS)
+                .dispatch(&id, Bytes::from_static(b"x"), sink.waiter(0), LIMITS)
                 .unwrap();
             assert!(next(&mut mailbox).is_ready());
-            sink.0.store(true, Ordering::Relaxed);
+            sink.over.store(true, Ordering::Relaxed);
             assert!(mailbox.outstanding.len() <= SWEEP_FLOOR + 1);
+            assert!(Arc::strong_count(&sink) <= SWEEP_FLOOR + 2);
         }
+    }
+
+    #[test]
+    fn a_caller_that_still_waits_is_never_swept() {
+        let mut mailbox = Mailbox::new();
+        let (stays, leaves) = (Arc::new(Caller::default()), Arc::new(Caller::default()));
+        leaves.over.store(true, Ordering::Relaxed);
+        for n in 0..1_000_u32 {
+            let caller = if n % 10 == 0 { &stays } else { &leaves };
+            let id = Bytes::from((n / 20).to_string());
+            mailbox
+                .dispatch(&id, Bytes::from_static(b"x"), caller.waiter(n), LIMITS)
+                .unwrap();
+            assert!(next(&mut mailbox).is_ready());
+        }
+        for id in 0..50_u32 {
+            let waiters = mailbox.waiters(id.to_string().as_bytes(), true);
+            let targets: Vec<_> = waiters.iter().map(|waiter| waiter.target).collect();
+            for staying in [id * 20, id * 20 + 10] {
+                assert!(targets.contains(&staying), "{staying} of {targets:?}");
+            }
+        }
+        assert_eq!((mailbox.waiters, mailbox.outstanding.len()), (0, 0));
+    }
+
+    #[test]
+    fn commands_leave_in_their_order_and_the_stream_is_woken_for_the_first() {
+        let mut mailbox = Mailbox::new();
+        assert!(next(&mut mailbox).is_pending());
+        for (n, wakes) in [(1_u8, true), (2, false), (3, false)] {
+            let frame = Bytes::from(vec![n]);
+            let id = Bytes::from_static(b"id");
+            let reader = mailbox.dispatch(&id, frame, waiter(0), LIMITS).unwrap();
+            assert_eq!(reader.is_some(), wakes, "command {n}");
+        }
+        for n in 1..=3 {
+            let Poll::Ready(Ok(frame)) = next(&mut mailbox) else {
+                panic!("command {n} is missing")
+            };
+            assert_eq!(*frame, [n]);
+        }
+    }
+
+    #[test]
+    fn cmd_20_after_a_panic_callers_are_lost_and_the_mailbox_works_on() {
+        let mut mailbox = Mailbox::new();
+        for id in ["a", "b", "c"] {
+            send(&mut mailbox, id, 30).unwrap();
+        }
+        assert_eq!(mailbox.fail_outstanding().len(), 3);
+        assert!(next(&mut mailbox).is_pending(), "nobody waits for them");
+        for id in ["a", "b", "c"] {
+            send(&mut mailbox, id, 30).unwrap();
+        }
+        assert_eq!(send(&mut mailbox, "d", 1), Err(NotDispatched::Full(3)));
+    }
+
+    #[test]
+    fn the_first_status_stays_and_the_stream_is_woken_for_it() {
+        let mut mailbox = Mailbox::new();
+        assert!(next(&mut mailbox).is_pending());
+        assert!(mailbox.end(Status::internal("bad bytes")).1.is_some());
+        mailbox.end(Status::ok(""));
+        let Poll::Ready(Err(status)) = next(&mut mailbox) else {
+            panic!("the stream goes on")
+        };
+        assert_eq!(status.code(), tonic::Code::Internal);
+    }
+
+    #[test]
+    fn memory_of_a_burst_is_given_back() {
+        let limits = MailboxLimits {
+            commands: 10_000,
+            bytes: 1 << 20,
+        };
+        let mut mailbox = Mailbox::new();
+        for n in 0..10_000_u32 {
+            let id = Bytes::from(n.to_string());
+            let frame = Bytes::from_static(b"x");
+            mailbox.dispatch(&id, frame, waiter(0), limits).unwrap();
+        }
+        for n in 0..10_000_u32 {
+            assert!(next(&mut mailbox).is_ready());
+            mailbox.waiters(n.to_string().as_bytes(), true);
+        }
+        assert_eq!(mailbox.queue.capacity(), 0);
+        assert_eq!(mailbox.outstanding.capacity(), 0);
     }
 
     #[test]

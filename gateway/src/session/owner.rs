@@ -371,10 +371,13 @@ impl Drop for Farewell {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use prost::Message;
     use yuzu_proto::agent::v1::CommandResponse;
     use yuzu_proto::server::v1::SendCommandResponse;
 
+    use super::super::testing::Caller;
     use super::*;
 
     #[test]
@@ -396,6 +399,38 @@ mod tests {
         assert_eq!(decoded.agent_id, "agent-1");
         assert_eq!(decoded.response.unwrap(), response);
         assert!(answer.ends_with(&frame));
+    }
+
+    #[test]
+    fn cmd_4_a_terminal_frame_that_reached_nobody_loses_the_agent_for_its_callers() {
+        for (terminal, lost) in [(Some(1), vec![2, 3]), (None, vec![])] {
+            let (quick, slow) = (Arc::new(Caller::default()), Arc::new(Caller::default()));
+            slow.full.store(true, Ordering::Relaxed);
+            let waiters = [quick.waiter(1), slow.waiter(2), slow.waiter(3)];
+            let reply = Reply {
+                frame: Bytes::from_static(b"frame"),
+                terminal,
+            };
+            let mut waiting = Box::pin(hand_over(&waiters, &reply));
+            assert!(waiting.as_mut().now_or_never().is_none());
+            drop(waiting);
+            assert_eq!(quick.replies.lock().unwrap().len(), 1);
+            assert_eq!(*slow.lost.lock().unwrap(), lost);
+        }
+    }
+
+    #[test]
+    fn cmd_6_a_frame_that_reached_everyone_loses_nobody() {
+        let caller = Arc::new(Caller::default());
+        let reply = Reply {
+            frame: Bytes::from_static(b"frame"),
+            terminal: Some(1),
+        };
+        hand_over(&[caller.waiter(1), caller.waiter(2)], &reply)
+            .now_or_never()
+            .unwrap();
+        assert_eq!(caller.replies.lock().unwrap().len(), 2);
+        assert!(caller.lost.lock().unwrap().is_empty());
     }
 
     #[test]

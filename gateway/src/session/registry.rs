@@ -21,11 +21,13 @@ use crate::edge::ConnectionKey;
 
 const SHARDS: usize = 64;
 
+type Shard = RwLock<HashMap<Arc<str>, Arc<Session>>>;
+
 /// A map that many tasks read, split so that they rarely meet.
 #[derive(Debug)]
 struct Sharded {
     hasher: RandomState,
-    shards: Box<[RwLock<HashMap<Arc<str>, Arc<Session>>>]>,
+    shards: Box<[Shard]>,
 }
 
 impl Sharded {
@@ -37,7 +39,7 @@ impl Sharded {
         }
     }
 
-    fn shard(&self, key: &str) -> &RwLock<HashMap<Arc<str>, Arc<Session>>> {
+    fn shard(&self, key: &str) -> &Shard {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
@@ -63,10 +65,7 @@ impl Sharded {
             .shard(key)
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        if shard
-            .get(key)
-            .is_some_and(|row| row.epoch == session.epoch)
-        {
+        if shard.get(key).is_some_and(|row| row.epoch == session.epoch) {
             shard.remove(key);
         }
         if shard.len() < shard.capacity() / 4 {

@@ -9,41 +9,57 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::live::Session;
+use super::live::{Control, Session};
 
 /// The sessions by their stream home, which no two share.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
-    sessions: Mutex<HashMap<Arc<str>, Arc<Session>>>,
+    state: Mutex<State>,
     ended: Notify,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    sessions: HashMap<Arc<str>, Arc<Session>>,
+    ending: bool,
+}
+
 impl Roster {
-    fn sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn add(&self, session: &Arc<Session>) {
-        self.sessions()
-            .insert(Arc::clone(&session.stream_home_id), Arc::clone(session));
+        let mut state = self.state();
+        let key = Arc::clone(&session.stream_home_id);
+        state.sessions.insert(key, Arc::clone(session));
+        if state.ending {
+            session.ask(Control::End);
+        }
     }
 
     pub(super) fn remove(&self, session: &Session) {
-        let mut sessions = self.sessions();
+        let mut state = self.state();
+        let sessions = &mut state.sessions;
         sessions.remove(&session.stream_home_id);
         if sessions.len() < sessions.capacity() / 4 {
             sessions.shrink_to_fit();
         }
-        drop(sessions);
+        drop(state);
         self.ended.notify_waiters();
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
-        self.sessions().values().cloned().collect()
+    /// Asks every session to end, and each one that comes from now on (STOP-4).
+    pub(crate) fn end_all(&self) {
+        let mut state = self.state();
+        state.ending = true;
+        for session in state.sessions.values() {
+            session.ask(Control::End);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.sessions().len()
+        self.state().sessions.len()
     }
 
     /// Waits until no owner lives. False: some did at `deadline`.
@@ -52,12 +68,50 @@ impl Roster {
             let ended = self.ended.notified();
             let mut ended = std::pin::pin!(ended);
             ended.as_mut().enable();
-            if self.sessions().is_empty() {
+            if self.len() == 0 {
                 return true;
             }
             if tokio::time::timeout_at(deadline, ended).await.is_err() {
-                return self.sessions().is_empty();
+                return self.len() == 0;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::testing::{connect, registry};
+    use super::*;
+    use crate::edge::ConnectionKey;
+
+    #[tokio::test]
+    async fn stop_4_a_session_that_comes_late_is_asked_to_end_as_well() {
+        let (registry, roster) = (registry(), Roster::default());
+        let early = connect(&registry, "early", "s-1", ConnectionKey::next());
+        let late = connect(&registry, "late", "s-2", ConnectionKey::next());
+        roster.add(&early);
+        roster.end_all();
+        roster.add(&late);
+        for session in [early, late] {
+            assert_eq!(session.asked().await, Control::End);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_4_waits_for_the_last_session_and_no_longer_than_its_time() {
+        let (registry, roster) = (registry(), Roster::default());
+        let session = connect(&registry, "agent", "s", ConnectionKey::next());
+        roster.add(&session);
+        let start = Instant::now();
+        assert!(!roster.emptied(start + Duration::from_secs(5)).await);
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        let (emptied, ()) = tokio::join!(roster.emptied(start + Duration::from_secs(60)), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            roster.remove(&session);
+        });
+        assert!(emptied);
+        assert_eq!(start.elapsed(), Duration::from_secs(6));
     }
 }

@@ -242,7 +242,7 @@ impl<L: Clone> Table<L> {
         let (connection, expired) = (row.connection, row.expires <= now);
         self.release(reservation);
         let agent_id = Arc::clone(&registration.agent_id);
-        if expired || self.has_newer(&agent_id, reservation, now) {
+        if expired || self.has_newer(&agent_id, reservation) {
             return Err(Superseded);
         }
         // A server that hands one session id out twice: the later registration holds it.
@@ -268,14 +268,12 @@ impl<L: Clone> Table<L> {
         Ok(())
     }
 
-    /// Whether a registration of the agent that began after `reservation` is pending.
-    fn has_newer(&self, agent_id: &Arc<str>, reservation: Reservation, now: Instant) -> bool {
+    /// Whether a registration of the agent that began after `reservation` is pending. It can not
+    /// have expired: it was committed after `reservation` was made.
+    fn has_newer(&self, agent_id: &Arc<str>, reservation: Reservation) -> bool {
         let (first, last) = (Reservation(reservation.0 + 1), Reservation(u64::MAX));
         let newer = (Arc::clone(agent_id), first)..=(Arc::clone(agent_id), last);
-        self.pending_of.range(newer).any(|(_, session)| {
-            let row = self.pending.get(session);
-            row.is_some_and(|row| row.expires > now)
-        })
+        self.pending_of.range(newer).next().is_some()
     }
 
     /// The agent's pending row on `connection`: there is at most one (REG-9).

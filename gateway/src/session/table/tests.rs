@@ -1,0 +1,506 @@
+use super::*;
+
+const CAP: usize = 8;
+const GRACE: Duration = Duration::from_secs(15);
+const LIMITS: TableLimits = TableLimits {
+    max_per_connection: CAP,
+    grace: GRACE,
+};
+
+/// A live row carries the number of its epoch.
+type TestTable = Table<u64>;
+
+fn id(text: impl AsRef<str>) -> Arc<str> {
+    Arc::from(text.as_ref())
+}
+
+fn registration(agent: &Arc<str>) -> Registration {
+    Registration {
+        agent_id: Arc::clone(agent),
+        hostname: id("host"),
+        plugins: Arc::from([]),
+        request: Bytes::from_static(b"request"),
+        peer: None,
+    }
+}
+
+/// A table and the connection and time of the test.
+struct Bench {
+    table: TestTable,
+    connection: ConnectionKey,
+    now: Instant,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(LIMITS)
+    }
+
+    fn with(limits: TableLimits) -> Self {
+        Self {
+            table: Table::new(limits),
+            connection: ConnectionKey::next(),
+            now: Instant::now(),
+        }
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+    }
+
+    fn reserve(&mut self, agent: &str) -> Result<Reservation, CapReached> {
+        self.table.reserve(self.connection, &id(agent), self.now)
+    }
+
+    fn commit(&mut self, stamp: Reservation, session: &str, agent: &str) -> Result<(), Superseded> {
+        let registration = registration(&id(agent));
+        self.table
+            .commit(stamp, &id(session), registration, self.now)
+    }
+
+    /// Registers `agent`; its session is called `s-` and its id.
+    fn register(&mut self, agent: &str) {
+        let stamp = self.reserve(agent).unwrap();
+        self.commit(stamp, &format!("s-{agent}"), agent).unwrap();
+    }
+
+    fn subscribe(&mut self, session: &str) -> Result<Subscribed<u64>, TakeRefused> {
+        self.table
+            .subscribe(session, self.connection, self.now, |_, epoch| epoch.0)
+    }
+
+    /// Connects `agent` on a connection of its own.
+    fn connect(&mut self, agent: &str) -> u64 {
+        self.connection = ConnectionKey::next();
+        self.register(agent);
+        self.subscribe(&format!("s-{agent}")).unwrap().value
+    }
+
+    fn end(&mut self, agent: &str, epoch: u64) -> bool {
+        self.table.end(&id(agent), Epoch(epoch))
+    }
+
+    fn admit(&self, session: &str) -> Result<(), Refusal> {
+        self.table.admit_pending(session, self.connection, self.now)
+    }
+
+    fn sweep(&mut self) {
+        self.table.sweep(self.now);
+    }
+
+    fn close(&mut self) {
+        self.table.connection_closed(self.connection, self.now);
+    }
+
+    fn page(&self, cursor: &str, limit: usize) -> (Vec<u64>, bool) {
+        self.table.page(cursor, limit)
+    }
+}
+
+#[test]
+fn cap_4_of_200_concurrent_registers_of_distinct_ids_8_are_admitted() {
+    let mut b = Bench::new();
+    let admitted = (0..200).filter(|n| b.reserve(&format!("agent-{n}")).is_ok());
+    assert_eq!(admitted.count(), 8);
+}
+
+#[test]
+fn cap_4_of_20_concurrent_registers_of_one_id_8_are_admitted_and_12_refused() {
+    let mut b = Bench::new();
+    let answers: Vec<_> = (0..20).map(|_| b.reserve("agent").is_ok()).collect();
+    assert_eq!(answers.iter().filter(|admitted| **admitted).count(), 8);
+    assert_eq!(answers.iter().filter(|admitted| !**admitted).count(), 12);
+}
+
+#[test]
+fn cap_1_the_ninth_id_is_refused_and_after_the_eight_ended_the_cap_is_reached_again_exactly() {
+    let mut b = Bench::new();
+    for round in 0..2 {
+        let mut epochs = Vec::new();
+        for n in 0..8 {
+            let agent = format!("agent-{round}-{n}");
+            b.register(&agent);
+            let epoch = b.subscribe(&format!("s-{agent}")).unwrap().value;
+            epochs.push((agent, epoch));
+        }
+        assert_eq!(b.reserve("one-more"), Err(CapReached));
+        for (agent, epoch) in epochs {
+            assert!(b.end(&agent, epoch));
+        }
+    }
+}
+
+#[test]
+fn cap_2_pending_and_live_rows_of_other_agents_and_reservations_count() {
+    let mut b = Bench::new();
+    for agent in ["p1", "p2", "p3"] {
+        b.register(agent);
+    }
+    for agent in ["l1", "l2"] {
+        b.register(agent);
+        b.subscribe(&format!("s-{agent}")).unwrap();
+    }
+    for agent in ["r1", "r2", "r3"] {
+        b.reserve(agent).unwrap();
+    }
+    assert_eq!(b.reserve("ninth"), Err(CapReached));
+}
+
+#[test]
+fn cap_2_an_agent_with_a_reservation_in_flight_is_not_counted_for_its_pending_row_too() {
+    let mut b = Bench::new();
+    for n in 0..7 {
+        b.register(&format!("agent-{n}"));
+    }
+    b.reserve("agent-0").unwrap();
+    // Six pending rows and one reservation: one slot is left.
+    b.reserve("eighth").unwrap();
+    assert_eq!(b.reserve("ninth"), Err(CapReached));
+}
+
+#[test]
+fn cap_3_the_own_pending_and_live_row_never_count_for_a_register() {
+    let mut b = Bench::new();
+    for n in 0..8 {
+        b.register(&format!("agent-{n}"));
+    }
+    b.subscribe("s-agent-0").unwrap();
+    // agent-0 is live and agent-1 pending: each leaves its own row out.
+    for agent in ["agent-0", "agent-1"] {
+        let stamp = b.reserve(agent).unwrap();
+        b.table.release(stamp);
+    }
+    assert_eq!(b.reserve("other"), Err(CapReached));
+}
+
+#[test]
+fn cap_5_a_subscribe_over_the_cap_is_refused_and_its_row_stays() {
+    let mut b = Bench::new();
+    b.register("mover");
+    let first = std::mem::replace(&mut b.connection, ConnectionKey::next());
+    for n in 0..8 {
+        b.register(&format!("agent-{n}"));
+    }
+    assert_eq!(
+        b.subscribe("s-mover").unwrap_err(),
+        TakeRefused::CapReached,
+        "eight rows of others are on the new connection"
+    );
+    b.connection = first;
+    assert!(b.subscribe("s-mover").is_ok());
+}
+
+#[test]
+fn cap_5_own_rows_and_reservations_do_not_stand_in_the_way_of_a_subscribe() {
+    let mut b = Bench::new();
+    b.register("agent");
+    for _ in 0..8 {
+        b.reserve("agent").unwrap();
+    }
+    assert!(b.subscribe("s-agent").is_ok());
+}
+
+#[test]
+fn cap_6_a_slot_is_freed_by_release_lifetime_and_supersede() {
+    let mut b = Bench::with(TableLimits {
+        max_per_connection: 1,
+        grace: GRACE,
+    });
+    let stamp = b.reserve("a").unwrap();
+    assert_eq!(b.reserve("b"), Err(CapReached));
+    b.table.release(stamp);
+    b.reserve("b").unwrap();
+    b.wait(120);
+    // Expired, not swept.
+    b.register("c");
+    b.subscribe("s-c").unwrap();
+    assert_eq!(b.reserve("d"), Err(CapReached));
+    let here = std::mem::replace(&mut b.connection, ConnectionKey::next());
+    b.register("c");
+    b.subscribe("s-c").unwrap();
+    b.connection = here;
+    b.reserve("d").unwrap();
+}
+
+#[test]
+fn cap_7_rows_of_a_closed_connection_stay_takeable_for_the_grace() {
+    let mut b = Bench::new();
+    b.register("agent");
+    b.register("late");
+    b.close();
+    b.wait(14);
+    b.sweep();
+    b.connection = ConnectionKey::next();
+    assert!(b.subscribe("s-agent").is_ok());
+    b.wait(1);
+    b.sweep();
+    assert_eq!(
+        b.subscribe("s-late").unwrap_err(),
+        TakeRefused::NotPending,
+        "the grace is over"
+    );
+    // The session that moved lives on.
+    assert_eq!(b.table.len(), 1);
+    assert_eq!(b.table.connections.len(), 1);
+}
+
+#[test]
+fn cap_7_no_grace_drops_the_rows_at_once() {
+    let mut b = Bench::with(TableLimits {
+        max_per_connection: CAP,
+        grace: Duration::ZERO,
+    });
+    b.register("agent");
+    let stamp = b.reserve("other").unwrap();
+    b.close();
+    assert_eq!(b.subscribe("s-agent").unwrap_err(), TakeRefused::NotPending);
+    assert_eq!(b.commit(stamp, "s-other", "other"), Err(Superseded));
+    assert!(b.table.connections.is_empty());
+}
+
+#[test]
+fn cap_9_a_commit_after_the_connection_went_leaves_no_row_behind() {
+    let mut b = Bench::new();
+    let (early, late) = (b.reserve("early").unwrap(), b.reserve("late").unwrap());
+    b.close();
+    b.wait(10);
+    b.commit(early, "s-early", "early").unwrap();
+    b.wait(5);
+    b.sweep();
+    assert_eq!(b.commit(late, "s-late", "late"), Err(Superseded));
+    assert!(b.table.pending.is_empty() && b.table.connections.is_empty());
+}
+
+#[test]
+fn reg_8_a_pending_row_is_swept_after_120_s() {
+    let mut b = Bench::new();
+    b.register("agent");
+    b.wait(119);
+    b.sweep();
+    assert_eq!(b.table.pending.len(), 1);
+    b.wait(1);
+    b.sweep();
+    assert_eq!(b.subscribe("s-agent").unwrap_err(), TakeRefused::NotPending);
+    assert!(b.table.pending.is_empty() && b.table.commits.is_empty());
+}
+
+#[test]
+fn reg_9_repeated_registers_leave_the_newest_row_only() {
+    let mut b = Bench::new();
+    for n in 0..120 {
+        let stamp = b.reserve("agent").unwrap();
+        b.commit(stamp, &format!("s-{n}"), "agent").unwrap();
+        assert_eq!(b.table.pending.len(), 1);
+    }
+    assert_eq!(b.subscribe("s-118").unwrap_err(), TakeRefused::NotPending);
+    assert!(b.subscribe("s-119").is_ok());
+}
+
+#[test]
+fn reg_9_rows_of_one_agent_on_two_connections_do_not_touch_each_other() {
+    let mut b = Bench::new();
+    b.register("agent");
+    b.connection = ConnectionKey::next();
+    let stamp = b.reserve("agent").unwrap();
+    b.commit(stamp, "s-2", "agent").unwrap();
+    assert_eq!(b.table.pending.len(), 2);
+    assert!(b.subscribe("s-agent").is_ok());
+    assert!(b.subscribe("s-2").is_ok());
+}
+
+#[test]
+fn reg_10_a_commit_that_a_newer_registration_overtook_is_superseded() {
+    let mut b = Bench::new();
+    let (older, newer) = (b.reserve("agent").unwrap(), b.reserve("agent").unwrap());
+    b.commit(newer, "s-newer", "agent").unwrap();
+    assert_eq!(b.commit(older, "s-older", "agent"), Err(Superseded));
+    assert_eq!(b.table.pending.len(), 1);
+    assert!(b.table.reserved.is_empty());
+    assert!(b.subscribe("s-newer").is_ok());
+}
+
+#[test]
+fn reg_16_a_reservation_nobody_gives_back_is_swept_after_120_s() {
+    let mut b = Bench::new();
+    let stamp = b.reserve("agent").unwrap();
+    b.wait(120);
+    assert_eq!(b.commit(stamp, "s", "agent"), Err(Superseded));
+    b.reserve("agent").unwrap();
+    b.wait(119);
+    b.sweep();
+    assert_eq!(b.table.reserved.len(), 1);
+    b.wait(1);
+    b.sweep();
+    assert!(b.table.reserved.is_empty() && b.table.connections.is_empty());
+}
+
+#[test]
+fn released_reservations_leave_nothing_behind_until_their_lifetime() {
+    let mut b = Bench::new();
+    for _ in 0..10_000 {
+        let stamp = b.reserve("agent").unwrap();
+        b.table.release(stamp);
+    }
+    assert!(b.table.reserved.is_empty() && b.table.connections.is_empty());
+}
+
+#[test]
+fn sub_2_nothing_pending_is_refused() {
+    let mut b = Bench::new();
+    assert_eq!(b.subscribe("s").unwrap_err(), TakeRefused::NotPending);
+}
+
+#[test]
+fn sub_3_a_row_is_taken_once() {
+    let mut b = Bench::new();
+    b.register("agent");
+    assert!(b.subscribe("s-agent").is_ok());
+    assert_eq!(b.subscribe("s-agent").unwrap_err(), TakeRefused::NotPending);
+}
+
+#[test]
+fn sub_4_a_late_row_that_no_sweep_has_seen_is_still_taken() {
+    let mut b = Bench::new();
+    b.register("agent");
+    b.wait(121);
+    assert!(b.subscribe("s-agent").is_ok());
+}
+
+#[test]
+fn sub_5_the_session_belongs_to_the_connection_of_the_subscribe() {
+    let mut b = Bench::new();
+    b.register("agent");
+    let registered_on = std::mem::replace(&mut b.connection, ConnectionKey::next());
+    b.subscribe("s-agent").unwrap();
+    assert!(!b.table.connections.contains_key(&registered_on));
+    assert_eq!(
+        &*b.table.connections[&b.connection].live,
+        &[id("agent")],
+        "the slot moved"
+    );
+}
+
+#[test]
+fn sub_8_the_older_session_loses_its_place_and_later_removes_nothing_but_its_own() {
+    let mut b = Bench::new();
+    b.register("agent");
+    let old = b.subscribe("s-agent").unwrap().value;
+    // The worst case: the server gives the same session id again.
+    b.register("agent");
+    let Subscribed { value, superseded } = b.subscribe("s-agent").unwrap();
+    assert_eq!(superseded, Some(old));
+    assert!(!b.end("agent", old));
+    assert_eq!(b.page("", 9), (vec![value], false));
+    assert!(b.end("agent", value));
+    assert!(!b.end("agent", value));
+    assert!(b.table.connections.is_empty());
+}
+
+#[test]
+fn admit_1_a_pending_session_is_admitted_on_its_registers_connection_only() {
+    let mut b = Bench::new();
+    b.register("agent");
+    assert_eq!(b.admit("s-agent"), Ok(()));
+    assert_eq!(b.admit("s-other"), Err(Refusal::UnknownSession));
+    b.connection = ConnectionKey::next();
+    assert_eq!(b.admit("s-agent"), Err(Refusal::ConnectionMismatch));
+}
+
+#[test]
+fn admit_4_past_120_s_it_is_unknown_before_any_sweep() {
+    let mut b = Bench::new();
+    b.register("agent");
+    b.wait(119);
+    assert_eq!(b.admit("s-agent"), Ok(()));
+    b.wait(1);
+    assert_eq!(b.admit("s-agent"), Err(Refusal::UnknownSession));
+    b.connection = ConnectionKey::next();
+    assert_eq!(b.admit("s-agent"), Err(Refusal::UnknownSession));
+}
+
+#[test]
+fn a_session_id_handed_out_twice_belongs_to_the_later_registration() {
+    let mut b = Bench::new();
+    for agent in ["first", "second"] {
+        let stamp = b.reserve(agent).unwrap();
+        b.commit(stamp, "s", agent).unwrap();
+    }
+    assert_eq!(b.table.pending.len(), 1);
+    let taken = b
+        .table
+        .subscribe("s", b.connection, b.now, |registration, epoch| {
+            assert_eq!(&*registration.agent_id, "second");
+            epoch.0
+        });
+    assert!(taken.is_ok());
+}
+
+#[test]
+fn mgmt_1_pages_ascend_by_bytes_and_the_cursor_is_exclusive() {
+    let mut b = Bench::new();
+    let mut epoch_of = HashMap::new();
+    for agent in ["b", "a", "C", "ä", "ab"] {
+        b.register(agent);
+        let epoch = b.subscribe(&format!("s-{agent}")).unwrap().value;
+        epoch_of.insert(agent, epoch);
+    }
+    let row = |agent| epoch_of[agent];
+    assert_eq!(
+        b.page("", 9).0,
+        vec![row("C"), row("a"), row("ab"), row("b"), row("ä")]
+    );
+    assert_eq!(b.page("", 2), (vec![row("C"), row("a")], true));
+    assert_eq!(b.page("a", 2), (vec![row("ab"), row("b")], true));
+    assert_eq!(b.page("b", 2), (vec![row("ä")], false));
+    assert_eq!(b.page("aa", 1), (vec![row("ab")], true));
+    assert_eq!(b.page("ä", 1), (vec![], false));
+    assert_eq!(b.page("", 5).0.len(), 5);
+    assert!(!b.page("", 5).1, "nothing follows a page that is just full");
+}
+
+#[test]
+fn mgmt_1_an_agent_that_stays_is_listed_once_while_others_come_and_go() {
+    let mut b = Bench::new();
+    let stays: Vec<u64> = (0..100)
+        .map(|n| b.connect(&format!("{n:03}-stays")))
+        .collect();
+    let goes: Vec<u64> = (0..100)
+        .map(|n| b.connect(&format!("{n:03}-goes")))
+        .collect();
+    let (mut listed, mut cursor) = (Vec::<u64>::new(), String::new());
+    for (step, goes) in goes.into_iter().enumerate() {
+        let (page, more) = b.page(&cursor, 7);
+        listed.extend(&page);
+        let Some(last) = page.last().filter(|_| more) else {
+            break;
+        };
+        let row = b.table.live.iter().find(|(_, row)| row.value == *last);
+        cursor = row.unwrap().0.to_string();
+        // One goes and one comes, before and behind the cursor, its own row included.
+        b.end(&format!("{step:03}-goes"), goes);
+        b.connect(&format!("{:03}-comes", step * 37 % 100));
+    }
+    for epoch in stays {
+        assert_eq!(listed.iter().filter(|listed| **listed == epoch).count(), 1);
+    }
+}
+
+#[test]
+fn memory_of_a_burst_is_given_back() {
+    let mut b = Bench::new();
+    for n in 0..10_000 {
+        b.connection = ConnectionKey::next();
+        b.register(&format!("agent-{n}"));
+        b.close();
+    }
+    b.wait(15);
+    b.sweep();
+    assert!(b.table.pending.is_empty() && b.table.connections.is_empty());
+    for capacity in [
+        b.table.pending.capacity(),
+        b.table.connections.capacity(),
+        b.table.graces.capacity(),
+    ] {
+        assert!(capacity < 64, "{capacity}");
+    }
+}
