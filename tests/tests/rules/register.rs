@@ -256,7 +256,8 @@ async fn reg_10_a_register_that_a_newer_one_overtook_is_told_so() {
         bed.server.release(None);
         newer
     };
-    let (older, newer) = soon("both registers", async { tokio::join!(older, newer) }).await;
+    let both = Box::pin(async { tokio::join!(older, newer) });
+    let (older, newer) = soon("both registers", both).await;
     let newer: RegisterResponse = newer.decode().unwrap();
     let text = "Registration superseded by a newer registration";
     assert_eq!(
