@@ -1,7 +1,7 @@
 //! MGMT: ListAgents, GetAgent, WatchEvents, QueryInventory.
 
 use crate::support::WHILE;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use yuzu_proto::agent::v1::RegisterRequest;
 use yuzu_proto::common::v1::PluginInfo;
 use yuzu_proto::server::v1::agent_event::Event as Change;
@@ -258,9 +258,10 @@ async fn mgmt_4_a_watcher_that_falls_behind_is_told_how_much_it_missed() {
         .unwrap();
     let mut watch = operator.watch(&[]).await.unwrap();
     // Two events a turn, in all more than the 16,384 that are kept for a watcher.
-    let turns = (0..16).map(async |number| {
+    // No agent resets streams at a rate the edge takes for a flood.
+    let turns = (0..40).map(async |number| {
         let mut agent = bed.bare_agent(&format!("a{number}")).await;
-        for _ in 0..600 {
+        for _ in 0..240 {
             agent.register().await.unwrap();
             // The stream of the turn before is dropped, which resets it.
             agent.subscribe().await.unwrap();
@@ -311,8 +312,9 @@ async fn mgmt_5_inventory_is_what_this_node_knows() {
     assert_eq!(patched.plugin_data.keys().collect::<Vec<_>>(), ["a"]);
     assert!(ask("b", "patch").await.plugin_data.is_empty());
     assert!(ask("nobody", "").await.plugin_data.is_empty());
-    let age = now_ms() - ask("", "").await.collected_at.unwrap().millis_epoch;
-    assert!((0..Duration::from_secs(20).as_millis() as i64).contains(&age));
+    let before = now_ms();
+    let collected = ask("", "").await.collected_at.unwrap().millis_epoch;
+    assert!((before..=now_ms()).contains(&collected), "{collected}");
     assert!(
         bed.server.received(Rpc::ProxyInventory).is_empty(),
         "it never reaches the server"
