@@ -26,7 +26,7 @@ impl AgentService {
         request: Request<Incoming>,
         connection: &Arc<Connection>,
     ) -> Result<Response, Status> {
-        let message = grpc::read_unary(request.into_body(), connection).await?;
+        let (message, _charge) = grpc::read_unary(request.into_body(), connection).await?;
         let peek = HeartbeatPeek::peek(&message).map_err(grpc::malformed)?;
         // An id that is no text was never minted.
         let session_id = std::str::from_utf8(peek.session_id).unwrap_or_default();

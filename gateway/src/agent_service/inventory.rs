@@ -25,7 +25,7 @@ impl AgentService {
         connection: &Arc<Connection>,
     ) -> Result<Response, Status> {
         let deadline = self.deadline(&request);
-        let message = grpc::read_unary(request.into_body(), connection).await?;
+        let (message, _charge) = grpc::read_unary(request.into_body(), connection).await?;
         let peek = InventoryPeek::peek(&message).map_err(grpc::malformed)?;
         let session_id = std::str::from_utf8(peek.session_id).unwrap_or_default();
         if let Err(refusal) = self.registry.admit(session_id, connection.key()) {

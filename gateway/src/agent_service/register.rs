@@ -32,7 +32,7 @@ impl AgentService {
         connection: &Arc<Connection>,
     ) -> Result<Response, Status> {
         let deadline = self.deadline(&request);
-        let message = grpc::read_unary(request.into_body(), connection).await?;
+        let (message, _charge) = grpc::read_unary(request.into_body(), connection).await?;
         let peek = RegisterPeek::peek(&message).map_err(grpc::malformed)?;
         self.check_agent_id(peek.agent_id)?;
         let agent_id = self.check_text(&message, peek.agent_id)?;

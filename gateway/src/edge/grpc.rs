@@ -112,7 +112,9 @@ pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// Reads the one message of a unary request (LSN-7, LSN-8 and the listener's message limit).
+/// Reads the one message of a unary request (LSN-7, LSN-8 and the listener's message limit). The
+/// charge stands for it in the budget of the connection: it is kept as long as the message, so that
+/// requests waiting for the server count too (PERMIT-15).
 ///
 /// # Errors
 /// The status to answer: 8 over the limit, 4 not complete in time, 12 compressed, 13 malformed or
@@ -120,7 +122,7 @@ pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
 pub(crate) async fn read_unary(
     body: Incoming,
     connection: &Arc<Connection>,
-) -> Result<Bytes, Status> {
+) -> Result<(Bytes, Charge), Status> {
     let timeout = connection.limits().request_timeout;
     match tokio::time::timeout(timeout, read_message(body, connection)).await {
         Ok(result) => result,
@@ -133,7 +135,10 @@ pub(crate) async fn read_unary(
     }
 }
 
-async fn read_message(mut body: Incoming, connection: &Arc<Connection>) -> Result<Bytes, Status> {
+async fn read_message(
+    mut body: Incoming,
+    connection: &Arc<Connection>,
+) -> Result<(Bytes, Charge), Status> {
     let mut deframer = Deframer::new(connection.limits().max_message_bytes);
     let mut charge = Charge::new(connection);
     let mut message = None;
@@ -157,7 +162,9 @@ async fn read_message(mut body: Incoming, connection: &Arc<Connection>) -> Resul
             over_budget(charge.set(deframer.held()))?;
         }
     }
-    message.ok_or_else(|| Status::internal("the request ended before its message was complete"))
+    let cut_short = "the request ended before its message was complete";
+    let message = message.ok_or_else(|| Status::internal(cut_short))?;
+    Ok((message, charge))
 }
 
 fn over_budget(charged: Result<(), super::connection::OverBudget>) -> Result<(), Status> {

@@ -67,8 +67,8 @@ impl ManagementService {
         if !served.contains(&path.as_str()) {
             return None;
         }
-        let message = match grpc::read_unary(request.into_body(), connection).await {
-            Ok(message) => message,
+        let (message, _charge) = match grpc::read_unary(request.into_body(), connection).await {
+            Ok(read) => read,
             Err(status) => return Some(grpc::refuse(status)),
         };
         let answered = match path.as_str() {

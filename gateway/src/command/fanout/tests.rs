@@ -1,6 +1,6 @@
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
-use tokio::time::{advance, sleep};
+use tokio::time::{advance, sleep, timeout};
 
 use super::super::metrics::MetricsOfCommands;
 use super::*;
@@ -53,18 +53,23 @@ impl Bench {
         assert!(self.try_running(target, BUFFER));
     }
 
+    async fn frame(&mut self) -> Option<Frame<Bytes>> {
+        let next = timeout(TIMEOUT * 2, self.body.frame()).await;
+        next.expect("no lost wake-up").map(Result::unwrap)
+    }
+
     async fn data(&mut self) -> Bytes {
-        let frame = self.body.frame().await.expect("a frame").unwrap();
+        let frame = self.frame().await.expect("a frame");
         frame.into_data().expect("data")
     }
 
     /// The status of the trailers, which come next and are the last frame.
     async fn status(&mut self) -> i32 {
-        let frame = self.body.frame().await.expect("a frame").unwrap();
+        let frame = self.frame().await.expect("a frame");
         let trailers = frame.into_trailers().expect("trailers");
         let status = trailers["grpc-status"].to_str().unwrap().parse().unwrap();
         assert!(self.body.is_end_stream());
-        assert!(self.body.frame().await.is_none());
+        assert!(self.frame().await.is_none());
         status
     }
 }
@@ -208,7 +213,8 @@ async fn cmd_22_a_caller_that_does_not_read_ends_with_8_at_its_timeout_and_agent
     let reply = running(1);
     assert!(!b.fanout.try_reply(0, &reply));
     // The agent is paused until the caller is given up, to the millisecond.
-    b.fanout.reply_when_room(0, &reply).await;
+    let paused = timeout(SLOW * 2, b.fanout.reply_when_room(0, &reply));
+    paused.await.expect("the agent is released");
     assert_eq!(start.elapsed(), SLOW);
     assert!(b.fanout.is_over());
     assert!(b.try_running(1, 1 << 20), "agents read on");
@@ -331,7 +337,7 @@ async fn cmd_15_a_caller_that_leaves_frees_everything_whoever_holds_the_fan_out(
     assert_eq!(b.metrics.commands_timed_out_total.get(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_caller_is_woken_for_an_answer_an_entry_and_the_end() {
     let mut b = Bench::new(2);
     let fanout = Arc::clone(&b.fanout);
@@ -347,13 +353,11 @@ async fn the_caller_is_woken_for_an_answer_an_entry_and_the_end() {
         b.status().await
     };
     let both = async { tokio::join!(caller, agents) };
-    let (status, ()) = tokio::time::timeout(SLOW, both)
-        .await
-        .expect("no lost wake-up");
+    let (status, ()) = timeout(SLOW, both).await.expect("no lost wake-up");
     assert_eq!(status, 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn answers_of_many_agents_at_once_arrive_whole_in_order_and_once() {
     const AGENTS: u32 = 50;
     const EACH: u32 = 200;
