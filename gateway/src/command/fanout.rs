@@ -237,11 +237,14 @@ impl Fanout {
         drop(dropped);
         match end {
             End::TimedOut => self.metrics.timed_out(silent),
-            End::SlowCaller => limited!(
-                warn,
-                SLOW_CALLER,
-                "a caller did not read its answers in time; its fan-out is dropped"
-            ),
+            End::SlowCaller => {
+                self.metrics.slow_caller();
+                limited!(
+                    warn,
+                    SLOW_CALLER,
+                    "a caller did not read its answers in time; its fan-out is dropped"
+                );
+            }
             End::Complete | End::Gone => {}
         }
         wake(owners);

@@ -75,4 +75,9 @@ impl CommandMetrics {
     pub(crate) fn timed_out(&self, targets: usize) {
         self.metrics.commands_timed_out_total.inc_by(targets as u64);
     }
+
+    /// The caller was given up (CMD-22).
+    pub(crate) fn slow_caller(&self) {
+        self.metrics.command_slow_callers_total.inc();
+    }
 }

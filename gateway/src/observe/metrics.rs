@@ -64,6 +64,8 @@ families! {
     commands_timed_out_total: IntCounter = counter();
     /// Commands dropped because the outbound queue of the agent was full
     commands_dropped_backpressure_total: IntCounter = counter();
+    /// Callers given up because they did not read their answers
+    command_slow_callers_total: IntCounter = counter();
     /// Failed writes to an agent stream
     stream_write_errors_total: IntCounter = counter();
     /// Outbound queue length of an agent at a backpressure event

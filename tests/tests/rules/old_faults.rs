@@ -280,6 +280,8 @@ async fn old_fault_18_an_operator_that_stops_reading_is_given_up() {
         .await
         .unwrap();
     assert_eq!(next.entry().await.unwrap().response.command_id, "next");
+    bed.metric_becomes("command_slow_callers_total", &[], 1.0)
+        .await;
     let (entries, status) = unread.rest().await.unwrap();
     assert_eq!(status.code, code::RESOURCE_EXHAUSTED, "{status}");
     let held: usize = entries.iter().map(|e| e.raw.len()).sum();

@@ -189,6 +189,8 @@ async fn cmd_22_a_caller_that_does_not_read_ends_with_8_and_agents_read_on() {
     );
     let round = round.await.unwrap();
     assert_eq!((round.tally.answered(), round.tally.failures), (40, 0));
+    bed.metric_becomes("command_slow_callers_total", &[], 1.0)
+        .await;
     let (entries, status) = unread.rest().await.unwrap();
     assert_eq!(status.code, code::RESOURCE_EXHAUSTED, "{status}");
     assert!(
