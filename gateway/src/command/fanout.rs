@@ -23,11 +23,12 @@ use crate::edge::grpc;
 use crate::observe::log::{limit, limited};
 use crate::session::{Reply, ReplySink};
 
-/// So many bytes of answers since the caller took the last piece are a flood it does not keep up
-/// with, or four times its buffer where that is more.
+/// A caller has its whole time for so many bytes of answers since it took the last piece, or for
+/// four times its buffer where that is more. Of twice as many it has half the time, and so on: what
+/// it costs is the bytes that wait and how long they do.
 const FLOOD: usize = 32 << 20;
-/// A caller that does not keep up with a flood has this long.
-const FLOOD_PATIENCE: Duration = Duration::from_millis(250);
+/// The watchdog looks so many times within a caller's whole time, as it may become shorter.
+const LOOKS: u32 = 10;
 
 static SLOW_CALLER: limit::LineLimit = limit::LineLimit::per_second();
 
@@ -187,7 +188,14 @@ impl Fanout {
         true
     }
 
-    /// Notices that the backlog is full. True: a flood passes the caller by and it has to go.
+    /// How long a caller may leave the backlog full after `came` bytes.
+    fn patience(&self, came: usize) -> Duration {
+        let flood = FLOOD.max(self.limits.buffer_bytes.saturating_mul(4));
+        let share = flood as f64 / came.max(flood) as f64;
+        self.limits.slow_timeout.mul_f64(share)
+    }
+
+    /// Notices that the backlog is full. True: the caller has left it so for too long.
     fn judge_caller(&self, state: &mut State) -> bool {
         if !state.backlog.is_full() {
             return false;
@@ -197,22 +205,21 @@ impl Fanout {
         if !std::mem::replace(&mut state.watched, true) {
             tokio::spawn(watch_caller(Weak::clone(&self.me)));
         }
-        let flood = FLOOD.max(self.limits.buffer_bytes.saturating_mul(4));
-        let patience = FLOOD_PATIENCE.min(self.limits.slow_timeout);
-        state.came > flood && now.duration_since(since) >= patience
+        now >= since + self.patience(state.came)
     }
 
-    /// When the caller is given up unless it reads; `None` when there is nothing to watch.
-    fn patience_ends(&self) -> Option<Instant> {
+    /// When to look at the caller again; `None` when there is nothing to watch any more.
+    fn look_at_caller(&self) -> Option<Instant> {
         let mut state = self.state();
         let (None, Some(since)) = (state.end, state.full_since) else {
             state.watched = false;
             return None;
         };
-        let until = since + self.limits.slow_timeout;
+        let until = since + self.patience(state.came);
         drop(state);
-        if Instant::now() < until {
-            return Some(until);
+        let now = Instant::now();
+        if now < until {
+            return Some(until.min(now + self.limits.slow_timeout / LOOKS));
         }
         self.finish(End::SlowCaller);
         None
@@ -311,7 +318,7 @@ fn wake(wakers: impl IntoIterator<Item = Waker>) {
 /// Gives the caller up when its patience ends; there is one for a fan-out, and only while its
 /// backlog is full.
 async fn watch_caller(fanout: Weak<Fanout>) {
-    while let Some(until) = fanout.upgrade().and_then(|fanout| fanout.patience_ends()) {
+    while let Some(until) = fanout.upgrade().and_then(|fanout| fanout.look_at_caller()) {
         sleep_until(until).await;
     }
 }

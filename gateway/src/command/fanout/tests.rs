@@ -265,19 +265,34 @@ async fn cmd_22_a_caller_that_reads_is_never_ended_and_gets_everything_in_order(
 }
 
 #[tokio::test(start_paused = true)]
-async fn cmd_22_a_flood_that_passes_a_caller_by_ends_it_after_250_ms() {
+async fn cmd_22_of_twice_the_flood_a_caller_has_half_the_time() {
     let b = Bench::new(200);
     let megabyte = running(1 << 20);
     // The one beyond the buffer starts the clock.
-    for target in 0..33 {
+    for target in 0..63 {
         assert!(b.fanout.try_reply(target, &megabyte));
     }
-    advance(Duration::from_millis(249)).await;
-    assert!(b.fanout.try_reply(33, &megabyte));
+    advance(SLOW / 2 - Duration::from_millis(1)).await;
+    assert!(b.fanout.try_reply(63, &megabyte));
     assert!(!b.fanout.is_over());
     advance(Duration::from_millis(1)).await;
-    assert!(b.fanout.try_reply(34, &megabyte));
+    assert!(b.fanout.try_reply(64, &megabyte));
     assert_eq!(b.fanout.state().end, Some(End::SlowCaller));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmd_22_the_shorter_time_counts_when_no_more_answers_come_as_well() {
+    let b = Bench::new(200);
+    let start = Instant::now();
+    for target in 0..160 {
+        assert!(b.fanout.try_reply(target, &running(1 << 20)));
+    }
+    while !b.fanout.is_over() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // 32 of 160 MiB are a fifth: one second of five.
+    let took = start.elapsed().as_millis();
+    assert!((1000..=1002).contains(&took), "{took} ms");
 }
 
 #[tokio::test(start_paused = true)]
@@ -288,7 +303,7 @@ async fn cmd_22_a_flood_does_not_end_a_caller_that_reads() {
         for target in 0..20 {
             assert!(b.fanout.try_reply(round * 20 + target, &megabyte));
         }
-        advance(Duration::from_millis(249)).await;
+        advance(SLOW - Duration::from_millis(1)).await;
         assert_eq!(b.data().await.len(), 1 << 20);
     }
     assert!(!b.fanout.is_over());
