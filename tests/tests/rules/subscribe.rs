@@ -3,6 +3,7 @@
 use crate::support::{WHILE, command, serve_one, soon, success};
 use std::collections::HashSet;
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
+use yuzu_proto::server::v1::ListAgentsResponse;
 use yuzu_proto::server::v1::agent_event::Event as Change;
 use yuzu_tests::agent::Agent;
 use yuzu_tests::operator::Operator;
@@ -155,6 +156,8 @@ async fn sub_8_a_superseded_session_loses_route_and_admission_but_not_its_stream
     );
     assert!(new.heartbeat().await.unwrap().status.is_ok());
     answers(&operator, &mut new, "c-2").await;
+    let list: ListAgentsResponse = operator.list(0, "").await.unwrap().decode().unwrap();
+    assert_eq!(list.agents.len(), 1, "the newer one is listed");
 }
 
 #[tokio::test]
