@@ -1,7 +1,7 @@
 //! MGMT: ListAgents, GetAgent, WatchEvents, QueryInventory.
 
 use crate::support::WHILE;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use yuzu_proto::agent::v1::RegisterRequest;
 use yuzu_proto::common::v1::PluginInfo;
 use yuzu_proto::server::v1::agent_event::Event as Change;
@@ -267,8 +267,23 @@ async fn mgmt_4_a_watcher_that_falls_behind_is_told_how_much_it_missed() {
             agent.subscribe().await.unwrap();
         }
     });
-    futures_util::future::join_all(turns).await;
     let mut events = 0;
+    // Reads far too slowly, but reads: a caller that takes nothing at all loses its connection.
+    let reads_slowly = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            watch
+                .next()
+                .await
+                .unwrap()
+                .expect("what was sent before the overflow");
+            events += 1;
+        }
+    };
+    tokio::select! {
+        _ = futures_util::future::join_all(turns) => {}
+        () = reads_slowly => {}
+    }
     let status = loop {
         match watch.next().await.unwrap() {
             Ok(_) => events += 1,
