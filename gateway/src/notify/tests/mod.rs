@@ -1,5 +1,8 @@
 //! Notices against a scripted server.
 
+mod outages;
+mod refusals;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
