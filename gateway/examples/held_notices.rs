@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p yuzu-gateway --example held_notices`
 
+#![allow(clippy::print_stdout, reason = "printing is what it is for")]
+
 use std::sync::Arc;
 
 use yuzu_gateway::config::Config;

@@ -92,7 +92,7 @@ async fn notify_7_a_frozen_server_sees_one_probe_per_half_open_period_and_all_in
         assert_eq!(next(&mut server).await, (format!("a-{agent}"), 1));
     }
     until("landed", || value(&metrics, "inflight") == 0.0).await;
-    println!("probes {probed_at:?} ms after the breaker opened");
+    eprintln!("probes {probed_at:?} ms after the breaker opened");
     // Open for 40, 80, then 100 ms, with the deadline of a probe between them.
     for (probe, least) in probed_at.iter().zip([30, 40 + 60 + 80, 180 + 60 + 100]) {
         assert!(*probe >= least, "{probed_at:?}");

@@ -130,7 +130,7 @@ fn unack_3_5000_refused_for_60_s_are_recorded_within_60_s_of_the_change() {
     let recorded = |session: usize| storm.recorded.get(&format!("s{session} connected"));
     let last = (0..AGENTS).map(|session| *recorded(session).expect("recorded"));
     let last = last.max().unwrap() - change;
-    println!(
+    eprintln!(
         "{AGENTS} refused for 60 s: the last recorded {last:?} after the change; {} fresh \
          CONNECTED and DISCONNECTED delivered in {slowest:?} at most; {} resends in flight at most",
         fresh - AGENTS,
@@ -158,7 +158,7 @@ fn unack_7_5000_refused_for_hours_cost_150_resends_a_second_and_then_9() {
     };
     let (normal, none) = rate(200.0, 900.0);
     let (slow, all) = rate(1_600.0, 7_200.0);
-    println!("{AGENTS} refused: {normal:.0} resends/s, {slow:.1} resends/s in the slow phase");
+    eprintln!("{AGENTS} refused: {normal:.0} resends/s, {slow:.1} resends/s in the slow phase");
     assert!((140.0..160.0).contains(&normal), "{normal}");
     assert!((8.5..10.0).contains(&slow), "{slow}");
     assert_eq!((none, all), (0, AGENTS));
@@ -177,6 +177,6 @@ fn unack_3_refused_at_once_they_do_not_come_back_at_once() {
         seconds.insert(storm.sends - before);
     }
     let (least, most) = (seconds.first().unwrap(), seconds.last().unwrap());
-    println!("resends a second after two minutes: {least} to {most}");
+    eprintln!("resends a second after two minutes: {least} to {most}");
     assert!(*most < 400 && *least > 50, "{seconds:?}");
 }
