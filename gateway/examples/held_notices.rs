@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p yuzu-gateway --example held_notices`
 
-#![allow(clippy::print_stdout, reason = "printing is what it is for")]
+#![expect(clippy::print_stdout, reason = "a command-line tool")]
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
 //! A server that is away: what is held, what probes, and in which order all of it arrives.
+#![expect(clippy::print_stderr, reason = "shows figures")]
 
 use super::*;
 
@@ -209,7 +210,7 @@ async fn notify_14_the_replay_is_due_when_the_breaker_is_closed_and_half_the_sto
 }
 
 #[tokio::test]
-async fn slow_1_the_detector_is_told_how_many_are_held_and_in_flight() {
+async fn the_detector_of_a_slow_server_is_told_how_many_are_held_and_in_flight() {
     let server = Server::gated(|_| ack(true)).await;
     let metrics = metrics();
     let upstream = upstream(server.address, &metrics, |_| {});

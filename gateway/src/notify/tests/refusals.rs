@@ -1,8 +1,10 @@
 //! A server that answers without recording.
+#![expect(clippy::print_stderr, reason = "shows figures")]
 
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::notify::desk::End;
 
 /// A notifier whose delays are short, and what it believes is held.
 fn impatient(
@@ -152,6 +154,35 @@ async fn unack_9_waiting_disconnected_join_the_final_send() {
     assert_eq!(next(&mut server).await, ("a-2".into(), 1));
     assert_eq!(lost(&metrics, "connected", "shutdown"), 1.0);
     assert_eq!(ended(&metrics, "shutdown"), 2.0);
+}
+
+#[tokio::test]
+async fn unack_11_gauges_follow_and_every_outcome_is_counted_under_its_name() {
+    let mut server = Server::start(|call| ack(decoded_ref(call).event == 1)).await;
+    let metrics = metrics();
+    let upstream = upstream(server.address, &metrics, |_| {});
+    let mut config = config::Config::default();
+    config.notify.unacked_slow_after = Duration::ZERO;
+    let notifier = start(&upstream, &metrics, &config.notify);
+    notifier.send(notice(1, Event::Connected));
+    next(&mut server).await;
+    until("slow", || value(&metrics, "unacked_slow_keys") == 1.0).await;
+    assert_eq!(value(&metrics, "unacked_keys"), 1.0);
+    notifier.send(notice(1, Event::Disconnected));
+    assert_eq!(value(&metrics, "unacked_slow_keys"), 0.0);
+    assert_eq!(value(&metrics, "unacked_keys"), 0.0);
+    for (end, outcome, before) in [
+        (End::Superseded, "superseded", 1.0),
+        (End::Acknowledged, "acknowledged", 0.0),
+        (End::SessionEnded, "session_ended", 0.0),
+        (End::WindowExpired, "window_expired", 0.0),
+        (End::Shutdown, "shutdown", 0.0),
+        (End::Lost, "lost", 0.0),
+    ] {
+        assert_eq!(ended(&metrics, outcome), before, "{outcome}");
+        notifier.shared.count(Fact::Ended(end));
+        assert_eq!(ended(&metrics, outcome), before + 1.0, "{outcome}");
+    }
 }
 
 #[tokio::test]

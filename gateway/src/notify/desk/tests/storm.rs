@@ -1,4 +1,5 @@
 //! Figures of a server that does not record notices, in simulated time.
+#![expect(clippy::print_stderr, reason = "shows figures")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
