@@ -59,11 +59,17 @@ impl Gateway {
         let scrape = bind_http("observe.metrics_address", config.observe.metrics_address)?;
 
         let upstream = Upstream::start(&config.upstream, Arc::clone(&metrics));
+        let registry = Arc::new(Registry::new(TableLimits {
+            max_per_connection: config.session.max_per_connection,
+            grace: config.session.dead_connection_grace,
+        }));
+        let held = Arc::clone(&registry);
         let notifier = Notifier::start(
             upstream.clone(),
             &config.node,
             &config.notify,
             Arc::clone(&metrics),
+            move |key| held.holds(&key.agent_id, &key.session_id, &key.stream_home_id),
         );
         let batcher = Batcher::start(
             upstream.clone(),
@@ -71,10 +77,6 @@ impl Gateway {
             &config.heartbeat,
             Arc::clone(&metrics),
         );
-        let registry = Arc::new(Registry::new(TableLimits {
-            max_per_connection: config.session.max_per_connection,
-            grace: config.session.dead_connection_grace,
-        }));
         let owners = Arc::new(OwnerContext {
             registry: Arc::clone(&registry),
             roster: Roster::default(),

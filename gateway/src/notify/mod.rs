@@ -4,25 +4,30 @@
 //! for counting each one that is lost. Must never block who hands a notice in, nor let one send
 //! wait for another.
 
+mod desk;
+mod high_water;
 mod notice;
 mod store;
 #[cfg(test)]
 mod tests;
+mod unacked;
 mod worker;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
+use desk::{Desk, Fact};
 use notice::Sender;
 pub use notice::{Event, Notice, NoticeKey};
-use store::{Offered, Store};
 
 use crate::config;
 use crate::observe::metrics::Metrics;
-use crate::upstream::Upstream;
 use crate::upstream::keep::{Kept, keep_running};
+use crate::upstream::{BreakerState, NoticeCounts, Upstream};
 
 /// Hands notices to the server; clones share one store.
 #[derive(Clone)]
@@ -31,63 +36,49 @@ pub struct Notifier {
     _worker: Arc<Kept>,
 }
 
+/// Whether the session of a key is still held here (UNACK-6).
+type IsHeld = dyn Fn(&NoticeKey) -> bool + Send + Sync;
+
 /// What the handle and the worker share.
 struct Shared {
-    store: Mutex<Held>,
+    desk: Mutex<Desk>,
     /// There may be something to send.
     wake: Notify,
-    /// A notice left the store.
+    /// A notice may have left.
     left: Notify,
     /// Whether everything was sent or given up during a final send.
     drained: watch::Sender<bool>,
     upstream: Upstream,
     sender: Sender,
-    probe_timeout: std::time::Duration,
+    is_held: Box<IsHeld>,
+    probe_timeout: Duration,
+    counts: Arc<NoticeCounts>,
     metrics: Arc<Metrics>,
 }
 
-struct Held {
-    store: Store,
-    stage: Stage,
-    /// Results of the final send.
-    sent: usize,
-    unsent: usize,
-}
-
-/// How far a planned stop has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Notices wait for the breaker and for one of the ten slots.
-    Normal,
-    /// The final send: wide, whatever the breaker says, no retry (STOP-6).
-    Final,
-    /// Nothing is sent any more.
-    Over,
-}
-
 impl Notifier {
-    /// Starts the worker. Must be called inside a tokio runtime.
+    /// Starts the worker. Must be called inside a tokio runtime. `is_held` tells whether the
+    /// session of a key is still held by this node; it is called under the store's lock and must
+    /// neither block nor call back.
     pub fn start(
         upstream: Upstream,
         node: &config::Node,
         config: &config::Notify,
         metrics: Arc<Metrics>,
+        is_held: impl Fn(&NoticeKey) -> bool + Send + Sync + 'static,
     ) -> Notifier {
         metrics
             .upstream_notify_pending_max
             .set(config.pending_max as i64);
         let shared = Arc::new(Shared {
-            store: Mutex::new(Held {
-                store: Store::new(config.pending_max),
-                stage: Stage::Normal,
-                sent: 0,
-                unsent: 0,
-            }),
+            desk: Mutex::new(Desk::new(config, Instant::now())),
             wake: Notify::new(),
             left: Notify::new(),
             drained: watch::Sender::new(false),
+            counts: upstream.notice_counts(),
             upstream,
             sender: Sender::new(node),
+            is_held: Box::new(is_held),
             probe_timeout: config.probe_timeout,
             metrics,
         });
@@ -101,45 +92,45 @@ impl Notifier {
 
     /// Takes a notice in. Never blocks; a full store refuses or makes room by NOTIFY-13.
     pub fn send(&self, notice: Notice) {
-        let event = notice.event;
         let shared = &self.shared;
-        let mut held = shared.lock();
-        if held.stage == Stage::Over {
-            held.unsent += 1;
-            shared.lost(event, "shutdown");
-            return;
-        }
-        let offered = held.store.offer(notice);
-        shared.gauge(&held.store);
-        drop(held);
-        match offered {
-            Offered::Held => {}
-            Offered::Coalesced => shared.metrics.upstream_notify_coalesced_total.inc(),
-            Offered::Evicted(evicted) => {
-                shared.lost(evicted.event, "evicted");
-                shared.left.notify_waiters();
-            }
-            Offered::Refused => {
-                let dropped = &shared.metrics.upstream_notify_dropped_total;
-                dropped.with_label_values(&["at_capacity"]).inc();
-                shared.lost(event, "at_capacity");
-            }
-        }
+        shared.work(|desk| ((), desk.offer(notice, Instant::now())));
         shared.wake.notify_one();
     }
 
     /// Waits until no notice of `key` is held or in flight: the last one was recorded, refused or
-    /// counted lost (OWNER-5). May wait as long as the server is away.
+    /// counted lost. One that was refused is given up (OWNER-5). May wait as long as the server is
+    /// away.
     pub async fn settled(&self, key: &NoticeKey) {
         let shared = &self.shared;
         loop {
             let left = shared.left.notified();
             let mut left = std::pin::pin!(left);
             left.as_mut().enable();
-            if !shared.lock().store.contains(key) {
+            if shared.work(|desk| desk.settle(key)) {
                 return;
             }
             left.await;
+        }
+    }
+
+    /// Waits until a CONNECTED was lost, the breaker is closed and the store has room again: every
+    /// agent is to be registered anew, once per return (NOTIFY-14). For one caller at a time.
+    pub async fn replay_due(&self) {
+        let shared = &self.shared;
+        let mut breaker = shared.upstream.watch_breaker();
+        loop {
+            let left = shared.left.notified();
+            let mut left = std::pin::pin!(left);
+            left.as_mut().enable();
+            let closed = *breaker.borrow_and_update() == BreakerState::Closed;
+            if shared.lock().take_due_replay(closed) {
+                return;
+            }
+            tokio::select! {
+                () = left => {}
+                // The sender lives as long as `shared`, which holds the upstream.
+                _ = breaker.changed() => {}
+            }
         }
     }
 
@@ -149,16 +140,15 @@ impl Notifier {
     pub async fn flush(&self, deadline: Instant) -> (usize, usize) {
         let shared = &self.shared;
         let mut drained = shared.drained.subscribe();
-        {
-            let mut held = shared.lock();
-            if held.stage == Stage::Normal {
-                held.stage = Stage::Final;
-            }
-        }
+        shared.work(|desk| ((), desk.begin_final_send(Instant::now())));
         shared.wake.notify_one();
         // An error is the deadline, or a worker that is gone: what is left is lost either way.
         let _ = timeout_at(deadline, drained.wait_for(|done| *done)).await;
-        let (sent, unsent) = shared.give_up();
+        let (sent, unsent) = shared.work(|desk| {
+            let facts = desk.give_up(Instant::now());
+            (desk.report(), facts)
+        });
+        shared.wake.notify_one();
         if unsent > 0 {
             tracing::warn!(
                 "Planned stop: {sent} stream-status notification(s) sent, \
@@ -170,39 +160,64 @@ impl Notifier {
 }
 
 impl Shared {
-    /// Ends the final send: what is held or in flight is lost.
-    fn give_up(&self) -> (usize, usize) {
-        let mut held = self.lock();
-        held.stage = Stage::Over;
-        for event in held.store.drain() {
-            held.unsent += 1;
-            self.lost(event, "shutdown");
+    /// Does something at the desk, publishes its levels, and counts what happened.
+    fn work<T>(&self, act: impl FnOnce(&mut Desk) -> (T, Vec<Fact>)) -> T {
+        let mut desk = self.lock();
+        let (result, facts) = act(&mut desk);
+        self.publish(&desk);
+        drop(desk);
+        for fact in &facts {
+            self.count(*fact);
         }
-        self.gauge(&held.store);
-        let result = (held.sent, held.unsent);
-        drop(held);
-        self.wake.notify_one();
-        self.left.notify_waiters();
+        if !facts.is_empty() {
+            self.left.notify_waiters();
+        }
         result
     }
 
-    fn lost(&self, event: Event, reason: &str) {
-        self.metrics
-            .upstream_notify_lost_total
-            .with_label_values(&[event.label(), reason])
-            .inc();
+    /// Called under the lock, so that the last levels published are the last ones there were.
+    fn publish(&self, desk: &Desk) {
+        let (held, in_flight) = (desk.held(), desk.in_flight());
+        self.counts.held.store(held, Ordering::Relaxed);
+        self.counts.in_flight.store(in_flight, Ordering::Relaxed);
+        let metrics = &self.metrics;
+        for (gauge, level) in [
+            (&metrics.upstream_notify_pending, held),
+            (&metrics.upstream_notify_inflight, in_flight),
+            (&metrics.upstream_notify_pending_hwm, desk.high_water()),
+            (&metrics.upstream_notify_unacked_keys, desk.unacked()),
+            (
+                &metrics.upstream_notify_unacked_slow_keys,
+                desk.unacked_slow(),
+            ),
+        ] {
+            gauge.set(level as i64);
+        }
     }
 
-    fn gauge(&self, store: &Store) {
-        self.metrics
-            .upstream_notify_pending
-            .set(store.held() as i64);
-        self.metrics
-            .upstream_notify_inflight
-            .set(store.in_flight() as i64);
+    fn count(&self, fact: Fact) {
+        let metrics = &self.metrics;
+        match fact {
+            Fact::Coalesced => metrics.upstream_notify_coalesced_total.inc(),
+            Fact::Requeued => metrics.upstream_notify_requeued_total.inc(),
+            Fact::Dropped => metrics
+                .upstream_notify_dropped_total
+                .with_label_values(&["at_capacity"])
+                .inc(),
+            Fact::Lost(event, loss) => metrics
+                .upstream_notify_lost_total
+                .with_label_values(&[event.label(), loss.label()])
+                .inc(),
+            Fact::Ended(end) => metrics
+                .upstream_notify_unacked_ended_total
+                .with_label_values(&[end.label()])
+                .inc(),
+            // Its line in the log is written where its agent is known.
+            Fact::Again(_) => {}
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

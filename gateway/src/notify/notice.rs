@@ -55,7 +55,9 @@ pub struct Notice {
     pub stream_home_id: Arc<str>,
     /// What happened.
     pub event: Event,
-    /// The agent's address as attributed; `None` is sent as `unknown`.
+    /// The agent's address as attributed; `None` is sent as `unknown`. A value of this type needs
+    /// no cleaning: it is never longer than 45 characters, and never anything but an address
+    /// (NOTIFY-17).
     pub peer: Option<IpAddr>,
 }
 
@@ -148,5 +150,18 @@ mod tests {
         assert_eq!(peer(None), "unknown");
         assert_eq!(peer(Some("2001:db8::1")), "2001:db8::1");
         assert_eq!(peer(Some("::ffff:192.0.2.7")), "192.0.2.7");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn notify_17_every_address_is_short_and_plain(bits: u128, four: bool) {
+            let peer = match four {
+                true => IpAddr::from((bits as u32).to_be_bytes()),
+                false => IpAddr::from(bits.to_be_bytes()),
+            };
+            let text = encoded(Some(&peer.to_string()), Event::Connected).peer_addr;
+            let plain = |c: char| c.is_ascii_hexdigit() || c == '.' || c == ':';
+            proptest::prop_assert!(text.len() <= 45 && text.chars().all(plain), "{text}");
+        }
     }
 }

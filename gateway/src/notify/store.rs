@@ -21,26 +21,12 @@ pub(crate) enum Offered {
     Refused,
 }
 
-/// How a send ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// Recorded by the server.
-    Delivered,
-    /// It may be sent again.
-    Failed,
-    /// It is of no use to send it again.
-    Over,
-}
-
-/// What became of a notice that was in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Landed {
-    /// Gone.
-    Done,
-    /// Held again, at the head (NOTIFY-10).
-    Requeued,
-    /// Failed, and a newer one of its key is held (NOTIFY-6, NOTIFY-10).
-    Superseded,
+/// A notice that is being sent.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    event: Event,
+    /// It is of the set of unacknowledged ones, which has a bound of its own.
+    resend: bool,
 }
 
 /// The pure core. Positions grow at the tail and shrink at the head.
@@ -51,11 +37,12 @@ pub(crate) struct Store {
     positions: HashMap<NoticeKey, i64>,
     /// Positions of held CONNECTED, oldest first, for eviction.
     connected: BTreeSet<i64>,
-    in_flight: HashMap<NoticeKey, Event>,
+    in_flight: HashMap<NoticeKey, Flight>,
+    resends: usize,
 }
 
 impl Store {
-    /// An empty store of at most `cap` notices, those in flight included.
+    /// An empty store of at most `cap` notices, those in flight included, resends not.
     pub(crate) fn new(cap: usize) -> Self {
         Self {
             cap,
@@ -68,9 +55,19 @@ impl Store {
         self.held.len()
     }
 
-    /// Notices in flight.
+    /// Notices in flight, resends included.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+
+    /// Notices that count against the cap (NOTIFY-12).
+    pub(crate) fn load(&self) -> usize {
+        self.held() + self.in_flight() - self.resends
+    }
+
+    /// The most that [`Store::load`] may be, newer notices of keys in flight left aside.
+    pub(crate) fn cap(&self) -> usize {
+        self.cap
     }
 
     /// Whether a notice of `key` is held or in flight.
@@ -86,7 +83,7 @@ impl Store {
             return Offered::Coalesced;
         }
         // A newer notice of a key in flight is never refused (NOTIFY-12).
-        if self.in_flight.contains_key(&key) || self.held() + self.in_flight() < self.cap {
+        if self.in_flight.contains_key(&key) || self.load() < self.cap {
             self.push_back(notice);
             return Offered::Held;
         }
@@ -109,26 +106,38 @@ impl Store {
             .iter()
             .find(|(_, notice)| !self.in_flight.contains_key(&notice.key()))?;
         let notice = self.remove(*position)?;
-        self.in_flight.insert(notice.key(), notice.event);
+        self.fly(&notice, false);
         Some(notice)
     }
 
-    /// Ends the flight of a notice that was taken.
-    pub(crate) fn land(&mut self, notice: Notice, sent: Sent) -> Landed {
-        let key = notice.key();
-        self.in_flight.remove(&key);
-        if sent != Sent::Failed {
-            return Landed::Done;
+    /// A notice that is not held is sent again: its key is in flight until [`Store::land`].
+    pub(crate) fn resend(&mut self, notice: &Notice) {
+        self.resends += 1;
+        self.fly(notice, true);
+    }
+
+    /// Ends the flight of `key`. Whether a newer notice of it is held.
+    pub(crate) fn land(&mut self, key: &NoticeKey) -> bool {
+        if self.in_flight.remove(key).is_some_and(|out| out.resend) {
+            self.resends -= 1;
         }
-        if self.positions.contains_key(&key) {
-            return Landed::Superseded;
-        }
+        self.positions.contains_key(key)
+    }
+
+    /// Holds a notice whose send failed again, at the head (NOTIFY-10). No other of its key may
+    /// be held.
+    pub(crate) fn requeue(&mut self, notice: Notice) {
         let head = self
             .held
             .first_key_value()
             .map_or(0, |(position, _)| position - 1);
         self.put(head, notice);
-        Landed::Requeued
+    }
+
+    /// Holds a notice of a planned stop at the tail, whatever the cap says (UNACK-9). No other of
+    /// its key may be held.
+    pub(crate) fn join(&mut self, notice: Notice) {
+        self.push_back(notice);
     }
 
     /// Gives up everything: the events of what was held, oldest first, then of what was in
@@ -139,7 +148,9 @@ impl Store {
         let held = std::mem::take(&mut self.held)
             .into_values()
             .map(|notice| notice.event);
-        held.chain(std::mem::take(&mut self.in_flight).into_values())
+        let out = std::mem::take(&mut self.in_flight);
+        self.resends = 0;
+        held.chain(out.into_values().map(|flight| flight.event))
             .collect()
     }
 
@@ -151,6 +162,12 @@ impl Store {
             notice.is_some_and(|notice| !self.in_flight.contains_key(&notice.key()))
         };
         self.connected.iter().find(free).copied()
+    }
+
+    fn fly(&mut self, notice: &Notice, resend: bool) {
+        let event = notice.event;
+        let flight = Flight { event, resend };
+        self.in_flight.insert(notice.key(), flight);
     }
 
     fn push_back(&mut self, notice: Notice) {
@@ -174,6 +191,9 @@ impl Store {
         let notice = self.held.remove(&position)?;
         self.positions.remove(&notice.key());
         self.connected.remove(&position);
+        if self.positions.len() < self.positions.capacity() / 4 {
+            self.positions.shrink_to_fit();
+        }
         Some(notice)
     }
 }

@@ -1,23 +1,21 @@
 //! Sends what the store holds, each notice on a task of its own.
 //!
-//! Responsible for asking the breaker, for the ten slots, the probe's deadline and for counting
-//! how each send ended. Must never wait for a send.
+//! Responsible for asking the breaker, for the probe's deadline, the clock, and for what a call's
+//! end means to the notice, the breaker and the log. Must never wait for a send.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use yuzu_proto::gateway::v1::StreamStatusAck;
 
+use super::Shared;
+use super::desk::{Fact, Loss, Sent, Stage};
 use super::notice::Notice;
-use super::store::{Landed, Sent};
-use super::{Shared, Stage};
-use crate::observe::log::safe_text;
-use crate::upstream::{CallError, NOTICES_IN_FLIGHT, NoticeAdmission, Verdict};
-
-/// Sends out at once during the final send (STOP-6).
-const FINAL_WIDTH: usize = 64;
+use super::unacked::Wait;
+use crate::observe::log::{limit, limited, safe_text};
+use crate::upstream::{CallError, NoticeAdmission, Verdict};
 
 /// How a notice's send ended.
 enum Outcome {
@@ -33,33 +31,35 @@ pub(super) async fn run(shared: Arc<Shared>) {
     loop {
         breaker.mark_unchanged();
         while start_one(&shared) {}
-        if shared.lock().stage == Stage::Over {
+        let now = Instant::now();
+        let (stage, next) = shared.work(|desk| {
+            let facts = desk.tick(now);
+            ((desk.stage(), desk.next_time(now)), facts)
+        });
+        if stage == Stage::Over {
             return;
         }
         tokio::select! {
             () = shared.wake.notified() => {}
             // The sender lives as long as `shared`, which holds the upstream.
             _ = breaker.changed() => {}
+            () = sleep_until(next.unwrap_or(now)), if next.is_some() => {}
         }
     }
 }
 
 /// Starts one send; false when none may start now.
 fn start_one(shared: &Arc<Shared>) -> bool {
+    let now = Instant::now();
     let stage = {
-        let held = shared.lock();
-        let (width, stage) = match held.stage {
-            Stage::Normal => (NOTICES_IN_FLIGHT, Stage::Normal),
-            Stage::Final => (FINAL_WIDTH, Stage::Final),
-            Stage::Over => return false,
-        };
-        if stage == Stage::Final && held.store.held() + held.store.in_flight() == 0 {
+        let desk = shared.lock();
+        if desk.is_drained() {
             shared.drained.send_replace(true);
         }
-        if held.store.held() == 0 || held.store.in_flight() >= width {
+        if !desk.may_start(now) {
             return false;
         }
-        stage
+        desk.stage()
     };
     let admission = match stage {
         Stage::Normal => match shared.upstream.admit_notice() {
@@ -68,46 +68,42 @@ fn start_one(shared: &Arc<Shared>) -> bool {
         },
         Stage::Final | Stage::Over => None,
     };
-    let Some(notice) = ({
-        let mut held = shared.lock();
-        let notice = held.store.take();
-        shared.gauge(&held.store);
-        notice
-    }) else {
+    let Some(notice) = shared.work(|desk| desk.start(now, &shared.is_held)) else {
         return false;
     };
-    let flight = Flight {
-        shared: Arc::clone(shared),
-        notice: Some(notice),
-    };
-    tokio::spawn(flight.send(admission));
+    tokio::spawn(Flight::new(shared, notice, admission).send());
     true
 }
 
-/// A notice on its way. Dropped without a result, it is lost and counted (NOTIFY-11).
+/// A notice on its way. Dropped without a result, it counts as crashed.
 struct Flight {
     shared: Arc<Shared>,
     notice: Option<Notice>,
+    admission: Option<NoticeAdmission>,
+    probe: bool,
 }
 
 impl Flight {
-    async fn send(mut self, admission: Option<NoticeAdmission>) {
-        let Some(notice) = &self.notice else { return };
-        let request = self.shared.sender.encode(notice);
-        let probe = admission.as_ref().is_some_and(NoticeAdmission::is_probe);
-        let outcome = self.call(request, probe).await;
-        if let Some(admission) = admission {
-            admission.settle(verdict(&outcome));
-        }
-        if let Some(notice) = self.notice.take() {
-            land(&self.shared, notice, outcome);
+    fn new(shared: &Arc<Shared>, notice: Notice, admission: Option<NoticeAdmission>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            notice: Some(notice),
+            probe: admission.as_ref().is_some_and(NoticeAdmission::is_probe),
+            admission,
         }
     }
 
-    async fn call(&self, request: Bytes, probe: bool) -> Outcome {
+    async fn send(mut self) {
+        let Some(notice) = &self.notice else { return };
+        let request = self.shared.sender.encode(notice);
+        let outcome = self.call(request).await;
+        self.land(outcome);
+    }
+
+    async fn call(&self, request: Bytes) -> Outcome {
         let call = self.shared.upstream.notify(request);
         let limit = self.shared.probe_timeout;
-        let result = match probe {
+        let result = match self.probe {
             false => call.await,
             true => timeout(limit, call).await.unwrap_or_else(|_| {
                 tracing::warn!(
@@ -124,13 +120,50 @@ impl Flight {
             Err(error) => Outcome::Failed(error),
         }
     }
+
+    fn land(&mut self, outcome: Outcome) {
+        let Some(notice) = self.notice.take() else {
+            return;
+        };
+        // Before the notice is held again, so that the breaker knows when that is asked for.
+        if let Some(admission) = self.admission.take() {
+            admission.settle(verdict(&outcome));
+        }
+        let (shared, probe, event) = (&self.shared, self.probe, notice.event);
+        let agent = Arc::clone(&notice.agent_id);
+        match &outcome {
+            Outcome::Failed(error) => log_failure(&agent, event.label(), error, probe),
+            Outcome::Unacknowledged => shared
+                .metrics
+                .upstream_notify_unacknowledged_total
+                .with_label_values(&[event.label()])
+                .inc(),
+            Outcome::Delivered => {}
+        }
+        let again = shared.work(|desk| {
+            let facts = desk.land(notice, sent(&outcome, probe), Instant::now(), chance());
+            let again = facts.iter().find_map(|fact| match fact {
+                Fact::Again(wait) => Some(*wait),
+                _ => None,
+            });
+            (again, facts)
+        });
+        shared.wake.notify_one();
+        shared.left.notify_waiters();
+        if let Some(wait) = again {
+            limited!(
+                warn,
+                limit::NOTICE_UNACKNOWLEDGED,
+                "{}",
+                not_recorded(event.label(), &agent, wait)
+            );
+        }
+    }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if let Some(notice) = self.notice.take() {
-            land(&self.shared, notice, Outcome::Failed(CallError::Crashed));
-        }
+        self.land(Outcome::Failed(CallError::Crashed));
     }
 }
 
@@ -145,47 +178,48 @@ fn verdict(outcome: &Outcome) -> Verdict {
     }
 }
 
-fn land(shared: &Shared, notice: Notice, outcome: Outcome) {
-    let event = notice.event;
-    if let Outcome::Failed(error) = &outcome {
-        tracing::warn!(
-            agent = %safe_text(&*notice.agent_id),
-            event = event.label(),
-            reason = %error,
-            "Failed to notify stream status"
-        );
+/// What it means to the notice. A probe that crashed failed as any other.
+fn sent(outcome: &Outcome, probe: bool) -> Sent {
+    match outcome {
+        Outcome::Delivered => Sent::Acknowledged,
+        Outcome::Unacknowledged => Sent::Unacknowledged,
+        Outcome::Failed(CallError::Crashed) if !probe => Sent::Lost(Loss::Crashed),
+        Outcome::Failed(error) if error.request_fault() => Sent::Lost(Loss::Rejected),
+        Outcome::Failed(_) => Sent::Failed,
     }
-    let mut held = shared.lock();
-    let stage = held.stage;
-    let (sent, lost) = match &outcome {
-        Outcome::Delivered => (Sent::Delivered, None),
-        Outcome::Unacknowledged => (Sent::Over, Some("unacknowledged")),
-        Outcome::Failed(CallError::Crashed) => (Sent::Over, Some("crashed")),
-        Outcome::Failed(error) if error.request_fault() => (Sent::Over, Some("rejected")),
-        Outcome::Failed(_) if stage == Stage::Normal => (Sent::Failed, None),
-        Outcome::Failed(_) => (Sent::Over, Some("shutdown")),
-    };
-    let landed = held.store.land(notice, sent);
-    if stage == Stage::Final {
-        match lost {
-            None => held.sent += 1,
-            Some(_) => held.unsent += 1,
-        }
-    }
-    shared.gauge(&held.store);
-    drop(held);
-    if matches!(outcome, Outcome::Unacknowledged) {
-        let refused = &shared.metrics.upstream_notify_unacknowledged_total;
-        refused.with_label_values(&[event.label()]).inc();
-    }
-    match (lost, landed) {
-        // Counted when the final send was given up.
-        (Some(_), _) if stage == Stage::Over => {}
-        (Some(reason), _) => shared.lost(event, reason),
-        (None, Landed::Done) => {}
-        (None, Landed::Requeued) => shared.metrics.upstream_notify_requeued_total.inc(),
-        (None, Landed::Superseded) => shared.metrics.upstream_notify_coalesced_total.inc(),
-    }
-    shared.wake.notify_one();
-    shared.left.notify_waiters();
 }
+
+fn log_failure(agent: &str, event: &str, error: &CallError, probe: bool) {
+    let agent = safe_text(agent);
+    match error {
+        CallError::Encode if probe => tracing::warn!(
+            "Evicted held stream status notification for {agent}: it cannot be encoded \
+             (encode:{error}); the circuit breaker is not affected"
+        ),
+        _ => tracing::warn!(%agent, event, reason = %error, "Failed to notify stream status"),
+    }
+}
+
+/// The line of UNACK-10.
+fn not_recorded(event: &str, agent: &str, wait: Wait) -> String {
+    let Wait {
+        refusals,
+        over,
+        delay,
+    } = wait;
+    format!(
+        "Server did not record the {event} stream status notice for {} (acknowledged=false; \
+         refused {refusals} time(s) over {} ms); sending it again in {} ms",
+        safe_text(agent),
+        over.as_millis(),
+        delay.as_millis()
+    )
+}
+
+/// A random number in `0.0..=1.0`.
+fn chance() -> f64 {
+    getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests;

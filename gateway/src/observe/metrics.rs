@@ -169,6 +169,8 @@ families! {
     upstream_notify_pending: IntGauge = gauge();
     /// Stream status notices being sent
     upstream_notify_inflight: IntGauge = gauge();
+    /// Most stream status notices held over the last one to two minutes
+    upstream_notify_pending_hwm: IntGauge = gauge();
     /// Cap on held stream status notices in force
     upstream_notify_pending_max: IntGauge = gauge();
     /// Stream status notices replaced while they were held
@@ -187,6 +189,22 @@ families! {
     /// Stream status notices the server answered with acknowledged=false
     upstream_notify_unacknowledged_total: IntCounterVec =
         counters(&["event"], &[&["connected"], &["disconnected"]]);
+    /// Stream status notices the server did not record, to be sent again
+    upstream_notify_unacked_keys: IntGauge = gauge();
+    /// Those of them in the slow phase
+    upstream_notify_unacked_slow_keys: IntGauge = gauge();
+    /// How stream status notices that the server did not record ended
+    upstream_notify_unacked_ended_total: IntCounterVec = counters(
+        &["outcome"],
+        &[
+            &["superseded"],
+            &["acknowledged"],
+            &["session_ended"],
+            &["window_expired"],
+            &["shutdown"],
+            &["lost"],
+        ]
+    );
 
     /// Request bytes discarded
     grpc_dropped_data_bytes_total: IntCounterVec =

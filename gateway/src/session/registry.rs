@@ -198,6 +198,13 @@ impl Registry {
         self.by_agent.get(agent_id)
     }
 
+    /// Whether commands of `agent_id` go to this very session and stream (UNACK-6).
+    pub(crate) fn holds(&self, agent_id: &str, session_id: &str, stream_home_id: &str) -> bool {
+        self.route(agent_id).is_some_and(|session| {
+            *session.session_id == *session_id && *session.stream_home_id == *stream_home_id
+        })
+    }
+
     /// Every session that commands go to.
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         self.by_agent.collect(self.len())

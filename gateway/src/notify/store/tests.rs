@@ -1,7 +1,3 @@
-use std::collections::VecDeque;
-
-use proptest::prelude::*;
-
 use super::*;
 use Event::{Connected, Disconnected};
 
@@ -38,9 +34,8 @@ fn take(store: &mut Store) -> Option<(Notice, String, Event)> {
 fn rest(store: &mut Store) -> Vec<(String, Event)> {
     std::iter::from_fn(|| {
         let notice = store.take()?;
-        let name = label(&notice);
-        store.land(notice, Sent::Delivered);
-        Some(name)
+        store.land(&notice.key());
+        Some(label(&notice))
     })
     .collect()
 }
@@ -86,7 +81,7 @@ fn notify_4_a_key_with_a_send_out_waits_and_others_pass_it() {
     offer(&mut store, 2, Connected);
     assert_eq!(rest(&mut store), named(&[(2, Connected)]));
     assert_eq!(store.held(), 1);
-    assert_eq!(store.land(flying, Sent::Delivered), Landed::Done);
+    assert!(store.land(&flying.key()), "a newer one is held");
     assert_eq!(rest(&mut store), named(&[(1, Disconnected)]));
 }
 
@@ -116,8 +111,10 @@ fn notify_10_a_failed_send_goes_back_to_the_head() {
     }
     let (first, ..) = take(&mut store).unwrap();
     let (second, ..) = take(&mut store).unwrap();
-    assert_eq!(store.land(first, Sent::Failed), Landed::Requeued);
-    assert_eq!(store.land(second, Sent::Failed), Landed::Requeued);
+    for failed in [first, second] {
+        assert!(!store.land(&failed.key()));
+        store.requeue(failed);
+    }
     assert_eq!(
         rest(&mut store),
         named(&[(2, Connected), (1, Connected), (3, Connected)])
@@ -125,22 +122,30 @@ fn notify_10_a_failed_send_goes_back_to_the_head() {
 }
 
 #[test]
-fn notify_10_a_failed_send_gives_way_to_a_newer_held_notice() {
+fn unack_5_a_newer_notice_waits_for_a_resend_that_is_out() {
     let mut store = Store::new(10);
-    offer(&mut store, 1, Connected);
-    let (flying, ..) = take(&mut store).unwrap();
+    let resent = notice(1, Connected);
+    store.resend(&resent);
     offer(&mut store, 1, Disconnected);
-    assert_eq!(store.land(flying, Sent::Failed), Landed::Superseded);
+    assert!(store.take().is_none());
+    assert!(store.land(&resent.key()));
     assert_eq!(rest(&mut store), named(&[(1, Disconnected)]));
 }
 
 #[test]
-fn notify_11_a_send_that_is_over_is_not_held_again() {
-    let mut store = Store::new(10);
-    offer(&mut store, 1, Connected);
-    let (flying, ..) = take(&mut store).unwrap();
-    assert_eq!(store.land(flying, Sent::Over), Landed::Done);
-    assert_eq!((store.held(), store.in_flight()), (0, 0));
+fn notify_12_resends_take_no_place_in_the_store() {
+    let mut store = Store::new(1);
+    store.resend(&notice(1, Connected));
+    assert_eq!((store.in_flight(), store.load()), (1, 0));
+    assert_eq!(offer(&mut store, 2, Connected), "held");
+    assert_eq!(offer(&mut store, 3, Connected), "refused");
+    assert_eq!(
+        offer(&mut store, 1, Disconnected),
+        "held",
+        "of a key in flight"
+    );
+    store.land(&notice(1, Connected).key());
+    assert_eq!((store.in_flight(), store.load()), (0, 2));
 }
 
 #[test]
@@ -192,116 +197,7 @@ fn notify_12_the_newer_notice_of_a_key_in_flight_is_not_evicted_either() {
     let (flying, ..) = take(&mut store).unwrap();
     offer(&mut store, 1, Connected);
     assert_eq!(offer(&mut store, 2, Disconnected), "refused");
-    assert_eq!(store.land(flying, Sent::Delivered), Landed::Done);
+    assert!(store.land(&flying.key()));
     assert_eq!(offer(&mut store, 2, Disconnected), "held");
     assert_eq!(offer(&mut store, 3, Disconnected), "evicted");
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Offer(u8, Event),
-    Take,
-    Land(prop::sample::Index, Sent),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let event = prop::sample::select(vec![Connected, Disconnected]);
-    let sent = prop::sample::select(vec![Sent::Delivered, Sent::Failed, Sent::Over]);
-    prop_oneof![
-        4 => (0u8..10, event).prop_map(|(session, event)| Step::Offer(session, event)),
-        2 => Just(Step::Take),
-        2 => (any::<prop::sample::Index>(), sent).prop_map(|(index, sent)| Step::Land(index, sent)),
-    ]
-}
-
-const CAP: usize = 6;
-
-/// The rules once more, over plain lists.
-#[derive(Default)]
-struct Model {
-    held: VecDeque<(u8, Event)>,
-    flying: Vec<(u8, Event)>,
-}
-
-impl Model {
-    fn offer(&mut self, session: u8, event: Event) -> &'static str {
-        if let Some(held) = self.held.iter_mut().find(|held| held.0 == session) {
-            held.1 = event;
-            return "coalesced";
-        }
-        let flying = self.flying.iter().any(|out| out.0 == session);
-        if flying || self.held.len() + self.flying.len() < CAP {
-            self.held.push_back((session, event));
-            return "held";
-        }
-        let flies = |held: &(u8, Event)| self.flying.iter().any(|out| out.0 == held.0);
-        let oldest = self
-            .held
-            .iter()
-            .position(|held| held.1 == Connected && !flies(held));
-        match oldest {
-            Some(oldest) if event == Disconnected => {
-                self.held.remove(oldest);
-                self.held.push_back((session, event));
-                "evicted"
-            }
-            _ => "refused",
-        }
-    }
-
-    fn take(&mut self) -> Option<(u8, Event)> {
-        let free = |held: &(u8, Event)| !self.flying.iter().any(|out| out.0 == held.0);
-        let taken = self.held.remove(self.held.iter().position(free)?)?;
-        self.flying.push(taken);
-        Some(taken)
-    }
-
-    fn land(&mut self, index: usize, sent: Sent) -> Landed {
-        let (session, event) = self.flying.swap_remove(index);
-        if sent != Sent::Failed {
-            Landed::Done
-        } else if self.held.iter().any(|held| held.0 == session) {
-            Landed::Superseded
-        } else {
-            self.held.push_front((session, event));
-            Landed::Requeued
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn agrees_with_plain_lists(steps in prop::collection::vec(step(), 1..250)) {
-        let mut store = Store::new(CAP);
-        let mut model = Model::default();
-        let mut flying: Vec<Notice> = Vec::new();
-        for step in steps {
-            match step {
-                Step::Offer(session, event) => {
-                    let expected = model.offer(session, event);
-                    prop_assert_eq!(offer(&mut store, session, event), expected);
-                }
-                Step::Take => {
-                    let expected = model.take().map(|taken| named(&[taken]).remove(0));
-                    let taken = store.take();
-                    prop_assert_eq!(taken.as_ref().map(label), expected);
-                    flying.extend(taken);
-                }
-                Step::Land(index, sent) if !flying.is_empty() => {
-                    let index = index.index(flying.len());
-                    let landed = store.land(flying.swap_remove(index), sent);
-                    prop_assert_eq!(landed, model.land(index, sent));
-                }
-                Step::Land(..) => {}
-            }
-            prop_assert_eq!(store.held(), model.held.len());
-            prop_assert_eq!(store.in_flight(), model.flying.len());
-            prop_assert_eq!(store.positions.len(), store.held.len());
-            let connected = model.held.iter().filter(|held| held.1 == Connected).count();
-            prop_assert_eq!(store.connected.len(), connected);
-            let beyond = flying.iter().filter(|out| store.positions.contains_key(&out.key()));
-            prop_assert!(store.held() + store.in_flight() <= CAP + beyond.count());
-        }
-        prop_assert_eq!(store.drain().len(), model.held.len() + model.flying.len());
-    }
 }

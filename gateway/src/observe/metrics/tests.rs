@@ -133,6 +133,7 @@ const AT_START: &[(&str, &str, &[&str])] = &[
     ),
     ("gauge", "upstream_notify_pending", &[""]),
     ("gauge", "upstream_notify_inflight", &[""]),
+    ("gauge", "upstream_notify_pending_hwm", &[""]),
     ("gauge", "upstream_notify_pending_max", &[""]),
     ("counter", "upstream_notify_coalesced_total", &[""]),
     ("counter", "upstream_notify_requeued_total", &[""]),
@@ -163,6 +164,20 @@ const AT_START: &[(&str, &str, &[&str])] = &[
         "counter",
         "upstream_notify_unacknowledged_total",
         &[r#"{event="connected"}"#, r#"{event="disconnected"}"#],
+    ),
+    ("gauge", "upstream_notify_unacked_keys", &[""]),
+    ("gauge", "upstream_notify_unacked_slow_keys", &[""]),
+    (
+        "counter",
+        "upstream_notify_unacked_ended_total",
+        &[
+            r#"{outcome="superseded"}"#,
+            r#"{outcome="acknowledged"}"#,
+            r#"{outcome="session_ended"}"#,
+            r#"{outcome="window_expired"}"#,
+            r#"{outcome="shutdown"}"#,
+            r#"{outcome="lost"}"#,
+        ],
     ),
     (
         "counter",

@@ -1,5 +1,8 @@
 //! Notices against a scripted server.
 
+mod outages;
+mod refusals;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -34,7 +37,13 @@ fn notifier(upstream: &Upstream, metrics: &Arc<Metrics>, pending_max: usize) -> 
         pending_max,
         ..config.notify
     };
-    Notifier::start(upstream.clone(), &config.node, &notify, Arc::clone(metrics))
+    start(upstream, metrics, &notify)
+}
+
+fn start(upstream: &Upstream, metrics: &Arc<Metrics>, notify: &config::Notify) -> Notifier {
+    let node = config::Config::default().node;
+    let metrics = Arc::clone(metrics);
+    Notifier::start(upstream.clone(), &node, notify, metrics, |_| true)
 }
 
 fn decoded(call: Received) -> StreamStatusNotification {
@@ -180,12 +189,7 @@ async fn notify_7_a_probe_that_does_not_answer_is_a_failure_after_its_deadline()
         .unwrap_err();
     let mut config = config::Config::default();
     config.notify.probe_timeout = Duration::from_millis(50);
-    let notifier = Notifier::start(
-        upstream.clone(),
-        &config.node,
-        &config.notify,
-        Arc::clone(&metrics),
-    );
+    let notifier = start(&upstream, &metrics, &config.notify);
     let started = Instant::now();
     notifier.send(notice(1, Event::Connected));
     until("held again", || value(&metrics, "requeued_total") >= 1.0).await;
@@ -293,14 +297,12 @@ async fn unack_1_an_answer_that_does_not_acknowledge_is_counted_and_moves_no_bre
     let notifier = notifier(&upstream, &metrics, 100);
     notifier.send(notice(1, Event::Disconnected));
     next(&mut server).await;
-    until("counted", || {
-        lost(&metrics, "disconnected", "unacknowledged") == 1.0
-    })
-    .await;
-    assert_eq!(
-        value(&metrics, "unacknowledged_total{event=\"disconnected\"}"),
-        1.0
-    );
+    let refused = "unacknowledged_total{event=\"disconnected\"}";
+    until("counted", || value(&metrics, refused) == 1.0).await;
+    until("waits", || value(&metrics, "inflight") == 0.0).await;
+    assert_eq!(value(&metrics, "unacked_keys"), 1.0);
+    assert_eq!(value(&metrics, "pending"), 0.0);
+    assert_eq!(lost(&metrics, "disconnected", "unacknowledged"), 0.0);
     assert_eq!(upstream.breaker_state(), BreakerState::Closed);
 }
 
