@@ -17,6 +17,7 @@ mod lane;
 mod ledger;
 mod redial;
 mod rpc;
+mod saturation;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transport;
@@ -38,6 +39,7 @@ pub use error::{CallError, ConnectError};
 use keep::Kept;
 use lane::Lane;
 pub use rpc::Rpc;
+pub(crate) use saturation::NoticeCounts;
 
 use crate::config;
 use crate::observe::metrics::Metrics;
@@ -66,6 +68,7 @@ struct Inner {
     register: Lane,
     inventory: Lane,
     rpc_timeout: Duration,
+    notices: Arc<NoticeCounts>,
     metrics: Arc<Metrics>,
 }
 
@@ -134,6 +137,7 @@ impl Upstream {
             register,
             inventory,
             rpc_timeout: config.rpc_timeout,
+            notices: Arc::default(),
             metrics,
         };
         Upstream {
@@ -209,6 +213,11 @@ impl Upstream {
             .admit(Rpc::Notify, Kind::Notice)
             .ok()
             .map(NoticeAdmission)
+    }
+
+    /// Where the notice store publishes how busy it is (SLOW-1).
+    pub(crate) fn notice_counts(&self) -> Arc<NoticeCounts> {
+        Arc::clone(&self.inner.notices)
     }
 
     /// Sees every transition of the breaker.
