@@ -27,6 +27,18 @@ pub(crate) fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new("gw1").unwrap())
 }
 
+pub(crate) fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint {
+        host: address.ip().to_string(),
+        port: address.port(),
+    }
+}
+
+/// Permits of the default configuration.
+pub(crate) fn lanes() -> Arc<Lanes> {
+    Lanes::new(&Config::default().upstream, RESERVED_STREAMS, &metrics())
+}
+
 /// An upstream to `address` with the default configuration, changed by `change`.
 pub(crate) fn upstream(
     address: SocketAddr,
@@ -34,10 +46,7 @@ pub(crate) fn upstream(
     change: impl FnOnce(&mut config::Upstream),
 ) -> Upstream {
     let mut config = Config::default().upstream;
-    config.endpoints = vec![Endpoint {
-        host: address.ip().to_string(),
-        port: address.port(),
-    }];
+    config.endpoints = vec![endpoint(address)];
     change(&mut config);
     Upstream::start(&config, Arc::clone(metrics))
 }
@@ -45,13 +54,11 @@ pub(crate) fn upstream(
 /// Settings of a channel to `address`, those of an upstream by default.
 pub(crate) fn settings(address: SocketAddr) -> Settings {
     Settings {
-        endpoint: Endpoint {
-            host: address.ip().to_string(),
-            port: address.port(),
-        },
+        endpoints: vec![endpoint(address)],
+        failback_after: Duration::ZERO,
         connect_timeout: LONG,
         nodelay: true,
-        keep_alive: (channel::KEEP_ALIVE, channel::KEEP_ALIVE_TIMEOUT),
+        keep_alive: (keeper::KEEP_ALIVE, keeper::KEEP_ALIVE_TIMEOUT),
         max_streams: 117,
     }
 }

@@ -115,7 +115,7 @@ async fn an_idle_connection_is_pinged_and_left_when_no_answer_comes() {
         keep_alive: (Duration::from_millis(50), Duration::from_millis(50)),
         ..settings(address)
     };
-    let (channel, keeper) = Channel::new(settings, metrics());
+    let (channel, keeper) = Keeper::new(settings, lanes(), metrics());
     let keeper = Arc::new(keeper);
     let _kept = keep::keep_running("test", move || {
         let keeper = Arc::clone(&keeper);
