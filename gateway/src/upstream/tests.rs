@@ -2,7 +2,9 @@
 
 mod calls;
 mod connection;
+mod endpoints;
 mod guardian;
+mod limits;
 pub(crate) mod peer;
 mod permits;
 pub(crate) mod server;
@@ -97,4 +99,32 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     timeout(LONG, wait)
         .await
         .unwrap_or_else(|_| panic!("never came: {what}"));
+}
+
+/// The lines that `work` writes, without times.
+pub(crate) fn logged(work: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .without_time()
+        .with_ansi(false)
+        .with_target(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, work);
+    let bytes = lines.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
 }

@@ -20,6 +20,7 @@ use crate::upstream::frame::prefixed;
 /// What arrived.
 pub(crate) struct Received {
     pub(crate) path: String,
+    pub(crate) authority: Option<String>,
     pub(crate) headers: HeaderMap,
     /// The message without its prefix.
     pub(crate) message: Bytes,
@@ -145,6 +146,7 @@ async fn received(request: Request<Incoming>) -> Received {
     };
     Received {
         path: head.uri.path().to_owned(),
+        authority: head.uri.authority().map(ToString::to_string),
         headers: head.headers,
         message,
     }
