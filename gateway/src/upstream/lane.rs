@@ -275,6 +275,7 @@ impl Drop for Permit {
 mod tests {
     use std::time::Duration;
 
+    use futures_util::FutureExt;
     use tokio::sync::mpsc;
     use tokio::time::advance;
 
@@ -365,5 +366,69 @@ mod tests {
             refused.with_label_values(&["register", "queue_full"]).get(),
             1
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permit_14_waits_and_gauges_are_those_of_the_class() {
+        let (lane, metrics) = lane(1, 10);
+        let gauges = || {
+            ["register", "inventory", "replay"].map(|class| {
+                let held = metrics.upstream_permits_held.with_label_values(&[class]);
+                let waiting = metrics.upstream_permits_waiting.with_label_values(&[class]);
+                (held.get(), waiting.get())
+            })
+        };
+        let first = lane.acquire(Class::Register, after(60_000)).await.unwrap();
+        let _other = lane.acquire(Class::Inventory, after(60_000)).await.unwrap();
+        let (second, third) = tokio::join!(lane.acquire(Class::Register, after(60_000)), async {
+            let third = tokio::spawn({
+                let lane = Arc::clone(&lane);
+                async move { lane.acquire(Class::Replay, after(60_000)).await }
+            });
+            tokio::task::yield_now().await;
+            assert_eq!(gauges(), [(1, 1), (1, 0), (0, 1)]);
+            advance(Duration::from_millis(2_000)).await;
+            drop(first);
+            third
+        });
+        assert_eq!(gauges(), [(1, 0), (1, 0), (0, 1)]);
+        drop(second);
+        let third = third.await.unwrap();
+        assert_eq!(gauges(), [(0, 0), (1, 0), (1, 0)]);
+        drop(third);
+        assert_eq!(gauges(), [(0, 0), (1, 0), (0, 0)]);
+        for (class, count, sum) in [
+            ("register", 2, 2.0),
+            ("inventory", 1, 0.0),
+            ("replay", 1, 2.0),
+        ] {
+            let waits = metrics
+                .upstream_permit_wait_seconds
+                .with_label_values(&[class]);
+            assert_eq!(waits.get_sample_count(), count, "{class}");
+            assert!((waits.get_sample_sum() - sum).abs() < 0.01, "{class}");
+        }
+    }
+
+    /// Within a millisecond is at once: nothing has to run for it.
+    #[tokio::test]
+    async fn permit_7_what_a_caller_drops_is_free_before_drop_returns() {
+        let (lane, metrics) = lane(1, 1);
+        let held = lane.acquire(Class::Register, after(60_000)).await.unwrap();
+        let mut waiting = Box::pin(lane.acquire(Class::Register, after(60_000)));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let full = lane.acquire(Class::Register, after(60_000)).await;
+        assert_eq!(full.unwrap_err(), CallError::QueueFull);
+        drop(waiting);
+        let mut waiting = Box::pin(lane.acquire(Class::Register, after(60_000)));
+        assert!(waiting.as_mut().now_or_never().is_none(), "its place");
+        // Served and not yet told: the permit is given back all the same.
+        drop(held);
+        drop(waiting);
+        let gauge = metrics
+            .upstream_permits_held
+            .with_label_values(&["register"]);
+        assert_eq!(gauge.get(), 0);
+        lane.acquire(Class::Register, after(1_000)).await.unwrap();
     }
 }

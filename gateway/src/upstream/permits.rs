@@ -19,7 +19,7 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    /// All of them.
+    /// All of them, in the order in which they are served.
     pub(crate) const ALL: [Class; 3] = [Class::Register, Class::Inventory, Class::Replay];
 
     /// Value of the metric label `class`.
@@ -208,9 +208,7 @@ impl<W> Pool<W> {
             Class::Register => registers < self.limits.register,
             Class::Inventory => self.held(Class::Inventory) < self.limits.inventory,
             Class::Replay => {
-                registers < self.limits.register
-                    && self.held(Class::Replay) < self.limits.replay
-                    && self.waiting(Class::Register) == 0
+                registers < self.limits.register && self.held(Class::Replay) < self.limits.replay
             }
         }
     }

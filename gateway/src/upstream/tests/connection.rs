@@ -379,6 +379,16 @@ async fn without_an_endpoint_every_call_fails_and_the_breaker_stays_closed() {
 }
 
 #[tokio::test]
+async fn upch_8_without_a_connection_the_tasks_still_run() {
+    let (listener, address) = listener().await;
+    drop(listener);
+    let upstream = upstream(address, &metrics(), |_| {});
+    call(&upstream).await.unwrap_err();
+    assert!(!upstream.is_connected());
+    assert!(upstream.is_running());
+}
+
+#[tokio::test]
 async fn a_closed_upstream_refuses_and_says_that_it_does_not_run() {
     let server = Server::start(|_| Reply::Message(accepted())).await;
     let upstream = upstream(server.address, &metrics(), |_| {});
