@@ -79,6 +79,8 @@ pub(super) static KEYS: &[Key<Config>] = &[
 
     Key { bad: Bad::Refuse("bad_channel"),
         ..Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream.endpoints)) },
+    Key::new("upstream.failback_after_ms",
+        Slot::Millis(|c| &mut c.upstream.failback_after, Range::zero_or(1_000, DAY))),
     millis("upstream.connect_timeout_ms", |c| &mut c.upstream.connect_timeout, 1, 600_000),
     millis("upstream.rpc_timeout_ms", |c| &mut c.upstream.rpc_timeout, 100, 60_000),
     millis("upstream.call_timeout_ms", |c| &mut c.upstream.call_timeout, 100, 300_000),

@@ -179,8 +179,12 @@ impl std::fmt::Display for Endpoint {
 /// `[upstream]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
-    /// In order; the first is active. Empty only with `lab.allow_no_upstream`.
+    /// In order of preference; calls go to one at a time, the others stand by. Empty only with
+    /// `lab.allow_no_upstream`.
     pub endpoints: Vec<Endpoint>,
+    /// How long a standby is used before the endpoints ahead of it are tried again; zero is until
+    /// it fails.
+    pub failback_after: Duration,
     /// Bound of one connection attempt.
     pub connect_timeout: Duration,
     /// Bound of one call, the wait for a connection included.
@@ -346,6 +350,7 @@ impl Default for Config {
                     host: "127.0.0.1".into(),
                     port: 50055,
                 }],
+                failback_after: ms(0),
                 connect_timeout: ms(5_000),
                 rpc_timeout: ms(5_000),
                 call_timeout: ms(30_000),

@@ -223,10 +223,10 @@ pub(super) fn endpoints(node: &Node) -> Result<Vec<Endpoint>, Vec<Misfit>> {
     let (mut endpoints, mut misfits) = (Vec::new(), Vec::new());
     for (index, item) in items.iter().enumerate() {
         match endpoint(item) {
-            Ok(_) if index > 0 => {
-                let fault = format!("is a standby endpoint, which is {}", later::NOT_SERVED);
-                let fix = "keep one endpoint";
-                misfits.push(Misfit::because(item, fault, fix, later::TERM).item(index));
+            Ok(endpoint) if endpoints.contains(&endpoint) => {
+                let fix = "delete it";
+                let misfit = Misfit::because(item, "is listed twice", fix, "bad_channel");
+                misfits.push(misfit.item(index));
             }
             Ok(endpoint) => endpoints.push(endpoint),
             Err(misfit) => misfits.push(misfit.item(index)),

@@ -272,10 +272,18 @@ fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)
             "listening"
         );
     }
-    let endpoint = config.upstream.endpoints.first().map(ToString::to_string);
+    let endpoints = &config.upstream.endpoints;
+    let upstream = match endpoints.is_empty() {
+        true => "none".to_owned(),
+        false => endpoints
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    };
     info!(
         node = %config.node.name,
-        upstream = endpoint.as_deref().unwrap_or("none"),
+        upstream,
         transport = "plaintext",
         "gateway started"
     );

@@ -159,6 +159,12 @@ families! {
     /// Calls never sent because their deadline passed while they waited
     upstream_calls_dropped_total: IntCounterVec =
         counters(&["class"], &[&["register"], &["inventory"], &["replay"]]);
+    /// 1 while calls to the server were held back in half of the last minute or more
+    upstream_slow: IntGauge = gauge();
+    /// Share of the last minute in which calls to the server were held back, 0 to 1
+    upstream_backpressure_duty_cycle: Gauge = ratio();
+    /// 1 when the lane was full at the latest sample
+    upstream_lane_saturated: IntGaugeVec = gauges("lane", &["permits", "notify", "guardian"]);
     /// Guardian frames accepted for forwarding
     guardian_forward_accepted_total: IntCounter = counter();
     /// Guardian frames dropped

@@ -86,6 +86,24 @@ impl Ticket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CircuitOpen;
 
+/// A set of lanes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Lanes(u8);
+
+impl Lanes {
+    fn add(&mut self, rpc: Rpc) {
+        self.0 |= 1 << rpc as u8;
+    }
+
+    fn add_all(&mut self, others: Lanes) {
+        self.0 |= others.0;
+    }
+
+    fn remove(&mut self, rpc: Rpc) {
+        self.0 &= !(1 << rpc as u8);
+    }
+}
+
 /// The pure core.
 #[derive(Debug)]
 pub(crate) struct Breaker {
@@ -98,8 +116,11 @@ pub(crate) struct Breaker {
     failures: u32,
     /// How long the next open state lasts.
     open_for: Duration,
-    /// Whose failures opened it; its success brings `open_for` back to the base (BREAKER-2).
-    tripped_by: Option<Rpc>,
+    /// Whose failures are in the present run of failures.
+    failing: Lanes,
+    /// Whose failures opened it and who has not succeeded since; `open_for` goes back to the base
+    /// when nobody is left (BREAKER-2).
+    blamed: Lanes,
     call_out: bool,
     notice_out: bool,
 }
@@ -116,7 +137,8 @@ impl Breaker {
             period: 0,
             failures: 0,
             open_for: base,
-            tripped_by: None,
+            failing: Lanes::default(),
+            blamed: Lanes::default(),
             call_out: false,
             notice_out: false,
         }
@@ -190,10 +212,11 @@ impl Breaker {
             }
             (BreakerState::Closed, Verdict::Failure) => {
                 self.failures += 1;
+                self.failing.add(ticket.rpc);
                 if self.failures < self.threshold {
                     return None;
                 }
-                self.tripped_by = Some(ticket.rpc);
+                self.blamed.add_all(self.failing);
                 Some(Transition::Tripped {
                     probe_in: self.open(now),
                 })
@@ -206,8 +229,9 @@ impl Breaker {
 
     fn succeeded(&mut self, rpc: Rpc) {
         self.failures = 0;
-        if self.tripped_by == Some(rpc) {
-            self.tripped_by = None;
+        self.failing = Lanes::default();
+        self.blamed.remove(rpc);
+        if self.blamed == Lanes::default() {
             self.open_for = self.base;
         }
     }
@@ -225,6 +249,7 @@ impl Breaker {
         self.state = state;
         self.period += 1;
         self.failures = 0;
+        self.failing = Lanes::default();
         self.call_out = false;
         self.notice_out = false;
     }

@@ -144,3 +144,88 @@ impl Drop for Admission {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::upstream::tests::{logged, metric, metrics};
+
+    fn circuit(metrics: &Arc<Metrics>) -> Arc<Circuit> {
+        let config = config::Breaker {
+            failure_threshold: 1,
+            reset_timeout: Duration::from_secs(10),
+            max_reset_timeout: Duration::from_secs(30),
+        };
+        Circuit::new(&config, Arc::clone(metrics))
+    }
+
+    fn end(circuit: &Arc<Circuit>, verdict: Verdict) {
+        let admission = circuit.admit(Rpc::Register, Kind::Call).unwrap();
+        admission.settle(verdict);
+    }
+
+    fn half_open(circuit: &Circuit) {
+        let BreakerState::Open { until } = circuit.state() else {
+            panic!("{:?}", circuit.state());
+        };
+        let mut breaker = circuit.lock();
+        let transition = breaker.tick(until);
+        circuit.publish(&breaker, transition);
+    }
+
+    #[test]
+    fn breaker_11_every_transition_is_told_and_counted() {
+        let metrics = metrics();
+        let circuit = circuit(&metrics);
+        let text = logged(|| {
+            end(&circuit, Verdict::Failure);
+            half_open(&circuit);
+            end(&circuit, Verdict::Failure);
+            half_open(&circuit);
+            end(&circuit, Verdict::Success);
+        });
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(
+            lines,
+            [
+                "WARN Circuit breaker: OPEN (will probe in 10000ms)",
+                "INFO Circuit breaker: open -> half_open (allowing probe RPC)",
+                "WARN Circuit breaker: half_open -> open (probe failed, increasing backoff)",
+                "INFO Circuit breaker: open -> half_open (allowing probe RPC)",
+                "INFO Circuit breaker: half_open -> closed (probe succeeded)",
+            ]
+        );
+        for (state, count) in [("open", 2.0), ("half_open", 2.0), ("closed", 1.0)] {
+            let series = format!("upstream_circuit_transitions_total{{state=\"{state}\"}}");
+            assert_eq!(metric(&metrics, &series), Some(count), "{state}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn breaker_12_readers_see_the_state_without_asking_anybody() {
+        let circuit = circuit(&metrics());
+        let running = tokio::spawn({
+            let circuit = Arc::clone(&circuit);
+            async move { circuit.run().await }
+        });
+        tokio::task::yield_now().await;
+        let mut seen = circuit.watch();
+        end(&circuit, Verdict::Failure);
+        assert!(seen.has_changed().unwrap());
+        assert!(matches!(circuit.state(), BreakerState::Open { .. }));
+        advance(Duration::from_secs(10)).await;
+        let half_open = |state: &BreakerState| *state == BreakerState::HalfOpen;
+        seen.wait_for(half_open).await.unwrap();
+        let admission = circuit.admit(Rpc::Register, Kind::Call).unwrap();
+        assert!(admission.is_probe());
+        drop(admission);
+        assert_eq!(circuit.state(), BreakerState::HalfOpen, "it said nothing");
+        end(&circuit, Verdict::Success);
+        assert_eq!(circuit.state(), BreakerState::Closed);
+        running.abort();
+    }
+}

@@ -23,6 +23,15 @@ pub(crate) async fn dial(
 ) -> Result<TcpStream, ConnectError> {
     let deadline = Instant::now() + limit;
     let addresses = resolve(endpoint, deadline).await?;
+    first_of(&addresses, deadline, nodelay).await
+}
+
+/// Connects to the first address that answers.
+pub(crate) async fn first_of(
+    addresses: &[SocketAddr],
+    deadline: Instant,
+    nodelay: bool,
+) -> Result<TcpStream, ConnectError> {
     let mut last = ConnectError::new("other", "the name has no address");
     for (index, address) in addresses.iter().enumerate() {
         // An address that does not answer must not use up the time of those behind it.

@@ -1,30 +1,37 @@
-//! Permits of one class of calls, with a bounded queue (PERMIT-*).
+//! The permits as calls see them: waiting within a deadline, given back by [`Drop`].
 //!
-//! Responsible for how many calls of the class are in flight, who waits, for how long, and who is
-//! refused; a caller whose time ran out while it waited is never admitted (REG-15). Everything is
-//! given back by [`Drop`]. Must never know what the call is.
+//! Responsible for the callers' deadlines (a caller whose time ran out while it waited is never
+//! admitted, REG-15), for following the server's stream limit, and for metrics and log lines.
+//! Must never decide who is served: [`super::permits`] does.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus::{Histogram, IntCounter, IntGauge};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::CallError;
+use super::permits::{Asked, Class, Limits, Pool, Ticket};
+use crate::config;
 use crate::observe::metrics::Metrics;
 
-/// The permits of one class.
+/// The permits of all classes, shared.
 #[derive(Debug)]
-pub(crate) struct Lane {
-    permits: Arc<Semaphore>,
-    queue: usize,
-    waiting: AtomicUsize,
-    meters: Meters,
+pub(crate) struct Lanes {
+    /// In force while the server's limit is unknown.
+    configured: Limits,
+    /// Streams that need no permit.
+    reserved: usize,
+    pool: Mutex<Pool<oneshot::Sender<()>>>,
+    /// Live registers and inventories in the queue, published for the slow-server detector.
+    live_waiting: AtomicUsize,
+    meters: [Meters; 3],
 }
 
 #[derive(Debug)]
 struct Meters {
+    limit: IntGauge,
     held: IntGauge,
     waiting: IntGauge,
     wait: Histogram,
@@ -37,122 +44,230 @@ struct Meters {
 /// One call may be in flight.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    _permit: OwnedSemaphorePermit,
-    held: IntGauge,
+    lanes: Arc<Lanes>,
+    class: Class,
 }
 
-/// A place in the queue.
-struct Place<'a>(&'a Lane);
+/// A place in the queue, or the permit that came for it.
+struct Place<'a> {
+    lanes: &'a Lanes,
+    class: Class,
+    ticket: Option<Ticket>,
+}
 
-impl Lane {
-    /// A lane of `permits` calls in flight and `queue` waiting; `class` is its metric label.
-    pub(crate) fn new(class: &str, permits: usize, queue: usize, metrics: &Metrics) -> Self {
-        metrics
-            .upstream_permit_limit
-            .with_label_values(&[class])
-            .set(permits as i64);
+impl Lanes {
+    /// The permits of `config` beside `reserved` streams that need none.
+    pub(crate) fn new(config: &config::Upstream, reserved: usize, metrics: &Metrics) -> Arc<Self> {
+        let configured = Limits {
+            register: config.register_concurrency,
+            inventory: config.inventory_concurrency,
+            replay: config.replay_concurrency,
+        };
+        let queues = Limits {
+            register: config.register_queue,
+            inventory: config.inventory_queue,
+            // Whoever replays keeps no more calls than that.
+            replay: config.replay_concurrency,
+        };
+        let lanes = Self {
+            configured,
+            reserved,
+            pool: Mutex::new(Pool::new(configured, queues)),
+            live_waiting: AtomicUsize::new(0),
+            meters: Class::ALL.map(|class| Meters::new(class.label(), metrics)),
+        };
+        lanes.tell(configured, None);
+        Arc::new(lanes)
+    }
+
+    /// Waits for a permit, until `deadline` at most.
+    ///
+    /// # Errors
+    /// [`CallError::QueueFull`], [`CallError::Deadline`] or [`CallError::Stopping`].
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        class: Class,
+        deadline: Instant,
+    ) -> Result<Permit, CallError> {
+        let asked = Instant::now();
+        let granted = self.wait(class, deadline).await?;
+        let waited = asked.elapsed().as_secs_f64();
+        self.meters[class as usize].wait.observe(waited);
+        match granted {
+            Some(permit) if Instant::now() < deadline => Ok(permit),
+            _ => Err(self.out_of_time(class)),
+        }
+    }
+
+    /// Refuses a caller whose deadline passed before its call was sent.
+    pub(crate) fn out_of_time(&self, class: Class) -> CallError {
+        let meters = &self.meters[class as usize];
+        meters.deadline.inc();
+        meters.dropped.inc();
+        CallError::Deadline
+    }
+
+    /// Refuses everybody from now on, those in the queue included (PERMIT-13).
+    pub(crate) fn stop(&self) {
+        self.lock().stop();
+    }
+
+    /// Follows the server's stream limit; `None` is unknown or unlimited (PERMIT-8, PERMIT-12).
+    pub(crate) fn follow(&self, server: Option<u32>) {
+        let limits = self.configured.within(server, self.reserved);
+        {
+            let mut pool = self.lock();
+            if pool.limits() == limits {
+                return;
+            }
+            pool.limit(limits);
+            self.serve(&mut pool);
+        }
+        self.tell(limits, server);
+    }
+
+    /// Whether a live register or an inventory waits (SLOW-1).
+    pub(crate) fn saturated(&self) -> bool {
+        self.live_waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// `None` when the deadline passed first.
+    async fn wait(
+        self: &Arc<Self>,
+        class: Class,
+        deadline: Instant,
+    ) -> Result<Option<Permit>, CallError> {
+        let (waiter, served) = oneshot::channel();
+        let asked = self.ask(class, waiter);
+        let permit = || Permit {
+            lanes: Arc::clone(self),
+            class,
+        };
+        let meters = &self.meters[class as usize];
+        let ticket = match asked {
+            Asked::Granted => return Ok(Some(permit())),
+            Asked::Queued(ticket) => Some(ticket),
+            Asked::Full => {
+                meters.queue_full.inc();
+                return Err(CallError::QueueFull);
+            }
+            Asked::Stopped => {
+                meters.stopping.inc();
+                return Err(CallError::Stopping);
+            }
+        };
+        let mut place = Place {
+            lanes: self,
+            class,
+            ticket,
+        };
+        match timeout_at(deadline, served).await {
+            Ok(Ok(())) => {
+                place.ticket = None;
+                Ok(Some(permit()))
+            }
+            Ok(Err(_stopped)) => {
+                meters.stopping.inc();
+                Err(CallError::Stopping)
+            }
+            Err(_elapsed) => Ok(None),
+        }
+    }
+
+    fn ask(&self, class: Class, waiter: oneshot::Sender<()>) -> Asked {
+        let mut pool = self.lock();
+        let asked = pool.ask(class, waiter);
+        self.publish(&pool);
+        asked
+    }
+
+    /// Wakes whoever can be served now. Called after every change that may make room.
+    fn serve(&self, pool: &mut Pool<oneshot::Sender<()>>) {
+        while let Some(waiter) = pool.next() {
+            // A caller that is leaving just now gives its permit back when its place is dropped.
+            let _ = waiter.send(());
+        }
+        self.publish(pool);
+    }
+
+    /// Called under the lock, so that the gauges end with the last change.
+    fn publish(&self, pool: &Pool<oneshot::Sender<()>>) {
+        for (class, meters) in Class::ALL.into_iter().zip(&self.meters) {
+            meters.held.set(pool.held(class) as i64);
+            meters.waiting.set(pool.waiting(class) as i64);
+        }
+        let live = pool.waiting(Class::Register) + pool.waiting(Class::Inventory);
+        self.live_waiting.store(live, Ordering::Relaxed);
+    }
+
+    fn tell(&self, limits: Limits, server: Option<u32>) {
+        let Limits {
+            register,
+            inventory,
+            replay,
+        } = limits;
+        for (meters, limit) in self.meters.iter().zip([register, inventory, replay]) {
+            meters.limit.set(limit as i64);
+        }
+        match server {
+            Some(server) if limits != self.configured => tracing::warn!(
+                "Upstream permits lowered to the server's stream limit: register {register} \
+                 (replay {replay}), inventory {inventory}; the server allows {server} streams, \
+                 {} are reserved",
+                self.reserved
+            ),
+            _ => tracing::info!(
+                "Upstream permits in force: register {register} (replay {replay}), inventory \
+                 {inventory}, {} streams reserved",
+                self.reserved
+            ),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pool<oneshot::Sender<()>>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Meters {
+    fn new(class: &str, metrics: &Metrics) -> Self {
         let refused = |reason| {
             metrics
                 .upstream_permit_refused_total
                 .with_label_values(&[class, reason])
         };
         Self {
-            permits: Arc::new(Semaphore::new(permits)),
-            queue,
-            waiting: AtomicUsize::new(0),
-            meters: Meters {
-                held: metrics.upstream_permits_held.with_label_values(&[class]),
-                waiting: metrics.upstream_permits_waiting.with_label_values(&[class]),
-                wait: metrics
-                    .upstream_permit_wait_seconds
-                    .with_label_values(&[class]),
-                queue_full: refused("queue_full"),
-                deadline: refused("deadline"),
-                stopping: refused("stopping"),
-                dropped: metrics
-                    .upstream_calls_dropped_total
-                    .with_label_values(&[class]),
-            },
+            limit: metrics.upstream_permit_limit.with_label_values(&[class]),
+            held: metrics.upstream_permits_held.with_label_values(&[class]),
+            waiting: metrics.upstream_permits_waiting.with_label_values(&[class]),
+            wait: metrics
+                .upstream_permit_wait_seconds
+                .with_label_values(&[class]),
+            queue_full: refused("queue_full"),
+            deadline: refused("deadline"),
+            stopping: refused("stopping"),
+            dropped: metrics
+                .upstream_calls_dropped_total
+                .with_label_values(&[class]),
         }
-    }
-
-    /// Waits first in, first out for a permit, until `deadline` at most.
-    ///
-    /// # Errors
-    /// [`CallError::QueueFull`], [`CallError::Deadline`] or [`CallError::Stopping`].
-    pub(crate) async fn acquire(&self, deadline: Instant) -> Result<Permit, CallError> {
-        let asked = Instant::now();
-        let granted = self.wait(deadline).await?;
-        self.meters.wait.observe(asked.elapsed().as_secs_f64());
-        match granted {
-            Some(permit) if Instant::now() < deadline => {
-                self.meters.held.inc();
-                Ok(Permit {
-                    _permit: permit,
-                    held: self.meters.held.clone(),
-                })
-            }
-            _ => Err(self.out_of_time()),
-        }
-    }
-
-    /// Refuses a caller whose deadline passed before its call was sent.
-    pub(crate) fn out_of_time(&self) -> CallError {
-        self.meters.deadline.inc();
-        self.meters.dropped.inc();
-        CallError::Deadline
-    }
-
-    /// Refuses everybody from now on, those in the queue included (PERMIT-13).
-    pub(crate) fn stop(&self) {
-        self.permits.close();
-    }
-
-    /// `None` when the deadline passed first.
-    async fn wait(&self, deadline: Instant) -> Result<Option<OwnedSemaphorePermit>, CallError> {
-        match Arc::clone(&self.permits).try_acquire_owned() {
-            Ok(permit) => return Ok(Some(permit)),
-            Err(TryAcquireError::Closed) => return Err(self.stopping()),
-            Err(TryAcquireError::NoPermits) => {}
-        }
-        let _place = self.enter().ok_or_else(|| {
-            self.meters.queue_full.inc();
-            CallError::QueueFull
-        })?;
-        let permit = Arc::clone(&self.permits).acquire_owned();
-        match timeout_at(deadline, permit).await {
-            Ok(Ok(permit)) => Ok(Some(permit)),
-            Ok(Err(_closed)) => Err(self.stopping()),
-            Err(_elapsed) => Ok(None),
-        }
-    }
-
-    fn stopping(&self) -> CallError {
-        self.meters.stopping.inc();
-        CallError::Stopping
-    }
-
-    fn enter(&self) -> Option<Place<'_>> {
-        self.waiting
-            .try_update(Ordering::AcqRel, Ordering::Acquire, |waiting| {
-                (waiting < self.queue).then_some(waiting + 1)
-            })
-            .ok()?;
-        self.meters.waiting.inc();
-        Some(Place(self))
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
-        self.0.meters.waiting.dec();
+        if let Some(ticket) = self.ticket {
+            let mut pool = self.lanes.lock();
+            pool.leave(self.class, ticket);
+            self.lanes.serve(&mut pool);
+        }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.held.dec();
+        let mut pool = self.lanes.lock();
+        pool.release(self.class);
+        self.lanes.serve(&mut pool);
     }
 }
 
@@ -160,17 +275,20 @@ impl Drop for Permit {
 mod tests {
     use std::time::Duration;
 
+    use futures_util::FutureExt;
     use tokio::sync::mpsc;
     use tokio::time::advance;
 
     use super::*;
 
-    fn lane(permits: usize, queue: usize) -> (Arc<Lane>, Metrics) {
+    fn lane(permits: usize, queue: usize) -> (Arc<Lanes>, Metrics) {
         let metrics = Metrics::new("gw1").unwrap();
-        (
-            Arc::new(Lane::new("register", permits, queue, &metrics)),
-            metrics,
-        )
+        let config = config::Upstream {
+            register_concurrency: permits,
+            register_queue: queue,
+            ..config::Config::default().upstream
+        };
+        (Lanes::new(&config, 61, &metrics), metrics)
     }
 
     fn after(ms: u64) -> Instant {
@@ -180,12 +298,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn permit_3_waiters_are_served_first_in_first_out() {
         let (lane, _metrics) = lane(1, 10);
-        let held = lane.acquire(after(60_000)).await.unwrap();
+        let held = lane.acquire(Class::Register, after(60_000)).await.unwrap();
         let (tell, mut served) = mpsc::channel(10);
         for waiter in 0..5 {
             let (lane, tell) = (Arc::clone(&lane), tell.clone());
             tokio::spawn(async move {
-                let _permit = lane.acquire(after(60_000)).await.unwrap();
+                let _permit = lane.acquire(Class::Register, after(60_000)).await.unwrap();
                 tell.send(waiter).await.unwrap();
             });
             tokio::task::yield_now().await;
@@ -199,10 +317,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn permit_3_each_waiter_leaves_at_its_own_deadline() {
         let (lane, metrics) = lane(1, 10);
-        let _held = lane.acquire(after(60_000)).await.unwrap();
+        let _held = lane.acquire(Class::Register, after(60_000)).await.unwrap();
         let start = Instant::now();
-        let (long, short) = tokio::join!(lane.acquire(after(25_000)), async {
-            let short = lane.acquire(after(1_000)).await;
+        let (long, short) = tokio::join!(lane.acquire(Class::Register, after(25_000)), async {
+            let short = lane.acquire(Class::Register, after(1_000)).await;
             (short, start.elapsed())
         });
         assert_eq!(short.0.unwrap_err(), CallError::Deadline);
@@ -221,23 +339,25 @@ mod tests {
         let deadline = after(10);
         advance(Duration::from_millis(10)).await;
         assert_eq!(
-            lane.acquire(deadline).await.unwrap_err(),
+            lane.acquire(Class::Register, deadline).await.unwrap_err(),
             CallError::Deadline
         );
         let held = metrics
             .upstream_permits_held
             .with_label_values(&["register"]);
         assert_eq!(held.get(), 0);
-        lane.acquire(after(10)).await.expect("the permit went back");
+        lane.acquire(Class::Register, after(10))
+            .await
+            .expect("the permit went back");
     }
 
     #[tokio::test(start_paused = true)]
     async fn permit_3_a_full_queue_refuses_at_once() {
         let (lane, metrics) = lane(1, 0);
-        let _held = lane.acquire(after(10)).await.unwrap();
+        let _held = lane.acquire(Class::Register, after(10)).await.unwrap();
         let start = Instant::now();
         assert_eq!(
-            lane.acquire(after(10)).await.unwrap_err(),
+            lane.acquire(Class::Register, after(10)).await.unwrap_err(),
             CallError::QueueFull
         );
         assert_eq!(start.elapsed(), Duration::ZERO);
@@ -246,5 +366,66 @@ mod tests {
             refused.with_label_values(&["register", "queue_full"]).get(),
             1
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permit_14_waits_and_gauges_are_those_of_the_class() {
+        let (lane, metrics) = lane(1, 10);
+        let gauges = || {
+            ["register", "inventory", "replay"].map(|class| {
+                let held = metrics.upstream_permits_held.with_label_values(&[class]);
+                let waiting = metrics.upstream_permits_waiting.with_label_values(&[class]);
+                (held.get(), waiting.get())
+            })
+        };
+        let first = lane.acquire(Class::Register, after(60_000)).await.unwrap();
+        let _other = lane.acquire(Class::Inventory, after(60_000)).await.unwrap();
+        let mut second = Box::pin(lane.acquire(Class::Register, after(60_000)));
+        let mut third = Box::pin(lane.acquire(Class::Replay, after(60_000)));
+        assert!(second.as_mut().now_or_never().is_none());
+        assert!(third.as_mut().now_or_never().is_none());
+        assert_eq!(gauges(), [(1, 1), (1, 0), (0, 1)]);
+        advance(Duration::from_millis(2_000)).await;
+        drop(first);
+        let second = second.await.unwrap();
+        assert_eq!(gauges(), [(1, 0), (1, 0), (0, 1)]);
+        drop(second);
+        let third = third.await.unwrap();
+        assert_eq!(gauges(), [(0, 0), (1, 0), (1, 0)]);
+        drop(third);
+        assert_eq!(gauges(), [(0, 0), (1, 0), (0, 0)]);
+        for (class, count, sum) in [
+            ("register", 2, 2.0),
+            ("inventory", 1, 0.0),
+            ("replay", 1, 2.0),
+        ] {
+            let waits = metrics
+                .upstream_permit_wait_seconds
+                .with_label_values(&[class]);
+            assert_eq!(waits.get_sample_count(), count, "{class}");
+            assert!((waits.get_sample_sum() - sum).abs() < 0.01, "{class}");
+        }
+    }
+
+    /// Within a millisecond is at once: nothing has to run for it.
+    #[tokio::test]
+    async fn permit_7_what_a_caller_drops_is_free_before_drop_returns() {
+        let (lane, metrics) = lane(1, 1);
+        let held = lane.acquire(Class::Register, after(60_000)).await.unwrap();
+        let mut waiting = Box::pin(lane.acquire(Class::Register, after(60_000)));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let full = lane.acquire(Class::Register, after(60_000)).await;
+        assert_eq!(full.unwrap_err(), CallError::QueueFull);
+        drop(waiting);
+        let mut waiting = Box::pin(lane.acquire(Class::Register, after(60_000)));
+        assert!(waiting.as_mut().now_or_never().is_none(), "its place");
+        // Served and not yet told: the permit is given back all the same.
+        drop(held);
+        drop(waiting);
+        let gauge = metrics
+            .upstream_permits_held
+            .with_label_values(&["register"]);
+        assert_eq!(gauge.get(), 0);
+        lane.acquire(Class::Register, after(1_000)).await.unwrap();
     }
 }

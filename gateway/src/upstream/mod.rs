@@ -13,8 +13,11 @@ mod error;
 mod frame;
 mod guardian;
 pub(crate) mod keep;
+mod keeper;
 mod lane;
 mod ledger;
+mod order;
+mod permits;
 mod redial;
 mod rpc;
 mod saturation;
@@ -32,13 +35,15 @@ use tokio::time::{Instant, sleep_until};
 pub use breaker::BreakerState;
 use breaker::Kind;
 pub(crate) use breaker::Verdict;
-use channel::{Channel, Settings};
 use circuit::{Admission, Circuit};
 use client::Client;
 pub use error::{CallError, ConnectError};
 use keep::Kept;
-use lane::Lane;
+use keeper::{Keeper, Settings};
+use lane::Lanes;
+use permits::Class;
 pub use rpc::Rpc;
+use saturation::Detector;
 pub(crate) use saturation::NoticeCounts;
 
 use crate::config;
@@ -49,6 +54,9 @@ pub(crate) const NOTICES_IN_FLIGHT: usize = 10;
 
 /// Streams that need no permit: notices, Guardian frames, the heartbeat flush (PERMIT-2).
 const RESERVED_STREAMS: usize = NOTICES_IN_FLIGHT + guardian::IN_FLIGHT + 1;
+
+/// The presented session was superseded.
+const FAILED_PRECONDITION: u32 = 9;
 
 const TOO_MANY_FIRST: Duration = Duration::from_millis(10);
 const TOO_MANY_LAST: Duration = Duration::from_millis(100);
@@ -65,8 +73,7 @@ pub struct Upstream {
 struct Inner {
     client: Client,
     circuit: Arc<Circuit>,
-    register: Lane,
-    inventory: Lane,
+    lanes: Arc<Lanes>,
     rpc_timeout: Duration,
     notices: Arc<NoticeCounts>,
     metrics: Arc<Metrics>,
@@ -98,17 +105,19 @@ impl Upstream {
             let timer = Arc::clone(&timer);
             async move { timer.run().await }
         })];
-        let channel = config.endpoints.first().map(|endpoint| {
+        let lanes = Lanes::new(config, RESERVED_STREAMS, &metrics);
+        let channel = (!config.endpoints.is_empty()).then(|| {
             let settings = Settings {
-                endpoint: endpoint.clone(),
+                endpoints: config.endpoints.clone(),
+                failback_after: config.failback_after,
                 connect_timeout: config.connect_timeout,
                 nodelay: config.tcp_nodelay,
-                keep_alive: (channel::KEEP_ALIVE, channel::KEEP_ALIVE_TIMEOUT),
+                keep_alive: (keeper::KEEP_ALIVE, keeper::KEEP_ALIVE_TIMEOUT),
                 max_streams: config.register_concurrency
                     + config.inventory_concurrency
                     + RESERVED_STREAMS,
             };
-            let (channel, keeper) = Channel::new(settings, Arc::clone(&metrics));
+            let (channel, keeper) = Keeper::new(settings, Arc::clone(&lanes), Arc::clone(&metrics));
             let keeper = Arc::new(keeper);
             tasks.push(keep::keep_running("upstream connection", move || {
                 let keeper = Arc::clone(&keeper);
@@ -116,39 +125,38 @@ impl Upstream {
             }));
             channel
         });
-        let (register, inventory) = (
-            Lane::new(
-                "register",
-                config.register_concurrency,
-                config.register_queue,
-                &metrics,
-            ),
-            Lane::new(
-                "inventory",
-                config.inventory_concurrency,
-                config.inventory_queue,
-                &metrics,
-            ),
+        let (notices, guardian) = (
+            Arc::default(),
+            Arc::new(Semaphore::new(guardian::IN_FLIGHT)),
         );
+        let detector = Arc::new(Detector {
+            lanes: Arc::clone(&lanes),
+            notices: Arc::clone(&notices),
+            guardian: Arc::clone(&guardian),
+            metrics: Arc::clone(&metrics),
+        });
+        tasks.push(keep::keep_running("slow server detector", move || {
+            let detector = Arc::clone(&detector);
+            async move { detector.run().await }
+        }));
         let max_answer = config.max_receive_message_bytes;
         let inner = Inner {
             client: Client::new(channel, max_answer, Arc::clone(&metrics)),
             circuit,
-            register,
-            inventory,
+            lanes,
             rpc_timeout: config.rpc_timeout,
-            notices: Arc::default(),
+            notices,
             metrics,
         };
         Upstream {
             inner: Arc::new(inner),
-            guardian: Arc::new(Semaphore::new(guardian::IN_FLIGHT)),
+            guardian,
             tasks: Arc::new(Mutex::new(tasks)),
         }
     }
 
     /// `ProxyRegister` with an encoded `RegisterRequest`; the encoded `RegisterResponse`.
-    /// `session` is presented in the metadata by replays and recoveries only. Nothing is sent
+    /// `session` is presented in the metadata by recoveries only. Nothing is sent
     /// after `deadline`, which is the agent's own less the margin (PERMIT-4).
     ///
     /// # Errors
@@ -162,7 +170,25 @@ impl Upstream {
     ) -> Result<Bytes, CallError> {
         let inner = &self.inner;
         inner
-            .permitted(Rpc::Register, &inner.register, request, session, deadline)
+            .permitted(Class::Register, request, session, deadline)
+            .await
+    }
+
+    /// [`Upstream::register`] on the gateway's own account: the stored request and the session
+    /// that the agent holds. It goes behind live registrations (PERMIT-6), and a server that
+    /// answers with status 9 counts as healthy (BREAKER-6).
+    ///
+    /// # Errors
+    /// As [`Upstream::register`]; [`CallError::QueueFull`] when more than
+    /// `upstream.replay_concurrency` replays wait.
+    pub async fn replay_register(
+        &self,
+        request: Bytes,
+        session: &str,
+        deadline: Instant,
+    ) -> Result<Bytes, CallError> {
+        self.inner
+            .permitted(Class::Replay, request, Some(session), deadline)
             .await
     }
 
@@ -173,7 +199,7 @@ impl Upstream {
     pub async fn inventory(&self, report: Bytes, deadline: Instant) -> Result<Bytes, CallError> {
         let inner = &self.inner;
         inner
-            .permitted(Rpc::Inventory, &inner.inventory, report, None, deadline)
+            .permitted(Class::Inventory, report, None, deadline)
             .await
     }
 
@@ -256,8 +282,7 @@ impl Upstream {
     /// Planned stop: no register or inventory call is admitted from now on, those that wait for
     /// a permit included (PERMIT-13).
     pub fn stop_accepting(&self) {
-        self.inner.register.stop();
-        self.inner.inventory.stop();
+        self.inner.lanes.stop();
     }
 
     /// Ends the connection and the tasks; later calls fail with [`CallError::NoUpstream`].
@@ -277,12 +302,15 @@ impl Inner {
     /// again after a pause, until the deadline (PERMIT-11).
     async fn permitted(
         &self,
-        rpc: Rpc,
-        lane: &Lane,
+        class: Class,
         request: Bytes,
         session: Option<&str>,
         deadline: Instant,
     ) -> Result<Bytes, CallError> {
+        let rpc = match class {
+            Class::Register | Class::Replay => Rpc::Register,
+            Class::Inventory => Rpc::Inventory,
+        };
         if !self.client.has_endpoint() {
             return Err(CallError::NoUpstream);
         }
@@ -296,30 +324,35 @@ impl Inner {
             if !self.circuit.admits(Kind::Call) {
                 return Err(CallError::CircuitOpen);
             }
-            let permit = lane.acquire(deadline).await?;
+            let permit = self.lanes.acquire(class, deadline).await?;
             let admission = self
                 .circuit
                 .admit(rpc, Kind::Call)
                 .map_err(|_open| CallError::CircuitOpen)?;
             let until = deadline.min(Instant::now() + self.rpc_timeout);
             let result = self.client.call(rpc, request.clone(), session, until).await;
-            admission.settle(verdict(&result));
+            admission.settle(verdict(class, &result));
             drop(permit);
             if result != Err(CallError::TooManyStreams) {
                 return result;
             }
             sleep_until(deadline.min(Instant::now() + pause)).await;
             if Instant::now() >= deadline {
-                return Err(lane.out_of_time());
+                return Err(self.lanes.out_of_time(class));
             }
             pause = (pause * 2).min(TOO_MANY_LAST);
         }
     }
 }
 
-fn verdict(result: &Result<Bytes, CallError>) -> Verdict {
+/// What a result says about the server. To a replay, status 9 is the server's considered answer
+/// (BREAKER-6); so is `accepted=false`, which is OK on the wire.
+fn verdict(class: Class, result: &Result<Bytes, CallError>) -> Verdict {
     match result {
         Ok(_) => Verdict::Success,
+        Err(CallError::Status(FAILED_PRECONDITION, _)) if class == Class::Replay => {
+            Verdict::Success
+        }
         Err(error) => error.verdict(),
     }
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(100);
 const LAST: Duration = Duration::from_secs(5);
-const STABLE: Duration = Duration::from_secs(5);
+/// A connection that was up this long was no failure.
+pub(crate) const STABLE: Duration = Duration::from_secs(5);
 
-/// The delays of one endpoint.
+/// The delays of one channel.
 #[derive(Debug)]
 pub(crate) struct Redial {
     next: Duration,

@@ -2,7 +2,9 @@
 
 mod calls;
 mod connection;
+mod endpoints;
 mod guardian;
+mod limits;
 pub(crate) mod peer;
 mod permits;
 pub(crate) mod server;
@@ -27,6 +29,18 @@ pub(crate) fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new("gw1").unwrap())
 }
 
+pub(crate) fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint {
+        host: address.ip().to_string(),
+        port: address.port(),
+    }
+}
+
+/// Permits of the default configuration.
+pub(crate) fn lanes() -> Arc<Lanes> {
+    Lanes::new(&Config::default().upstream, RESERVED_STREAMS, &metrics())
+}
+
 /// An upstream to `address` with the default configuration, changed by `change`.
 pub(crate) fn upstream(
     address: SocketAddr,
@@ -34,10 +48,7 @@ pub(crate) fn upstream(
     change: impl FnOnce(&mut config::Upstream),
 ) -> Upstream {
     let mut config = Config::default().upstream;
-    config.endpoints = vec![Endpoint {
-        host: address.ip().to_string(),
-        port: address.port(),
-    }];
+    config.endpoints = vec![endpoint(address)];
     change(&mut config);
     Upstream::start(&config, Arc::clone(metrics))
 }
@@ -45,13 +56,11 @@ pub(crate) fn upstream(
 /// Settings of a channel to `address`, those of an upstream by default.
 pub(crate) fn settings(address: SocketAddr) -> Settings {
     Settings {
-        endpoint: Endpoint {
-            host: address.ip().to_string(),
-            port: address.port(),
-        },
+        endpoints: vec![endpoint(address)],
+        failback_after: Duration::ZERO,
         connect_timeout: LONG,
         nodelay: true,
-        keep_alive: (channel::KEEP_ALIVE, channel::KEEP_ALIVE_TIMEOUT),
+        keep_alive: (keeper::KEEP_ALIVE, keeper::KEEP_ALIVE_TIMEOUT),
         max_streams: 117,
     }
 }
@@ -90,4 +99,32 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     timeout(LONG, wait)
         .await
         .unwrap_or_else(|_| panic!("never came: {what}"));
+}
+
+/// The lines that `work` writes, without times.
+pub(crate) fn logged(work: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .without_time()
+        .with_ansi(false)
+        .with_target(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, work);
+    let bytes = lines.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
 }

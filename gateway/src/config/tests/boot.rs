@@ -1,5 +1,7 @@
 //! What refuses the start, by rule.
 
+use std::time::Duration;
+
 use super::super::Effect;
 use super::{SOUND, lines, loaded, refused, terms, with};
 
@@ -211,6 +213,18 @@ fn boot_11_accepts_names_and_addresses() {
 }
 
 #[test]
+fn boot_11_accepts_standby_endpoints_in_order_and_none_twice() {
+    let list = "[\"http://b:1\", \"http://[::1]:2\", \"http://a:1\"]";
+    let text = SOUND.replace("[\"http://127.0.0.1:50055\"]", list);
+    let upstream = loaded(&text).config.upstream;
+    let shown: Vec<_> = upstream.endpoints.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["b:1", "[::1]:2", "a:1"]);
+    assert_eq!(upstream.failback_after, Duration::ZERO);
+    let twice = list.replace("//a:1", "//b:1");
+    assert_eq!(terms(&text.replace(list, &twice)), ["bad_channel"]);
+}
+
+#[test]
 fn boot_12_refuses_a_file_without_an_endpoint() {
     let none = SOUND.replace("endpoints = [\"http://127.0.0.1:50055\"]\n", "");
     assert_eq!(terms(&none), ["no_default_channel"]);
@@ -311,7 +325,6 @@ fn what_changes_security_or_reachability_is_refused_until_it_is_served() {
         agent("limits.max_connections_per_source = 5"),
         agent("services = [\"agent\", \"node\"]").replacen("services = [\"agent\"]\n", "", 1),
         SOUND.replace("http://", "https://"),
-        SOUND.replace("50055\"", "50055\", \"http://10.0.0.2:50055\""),
         with("[upstream.tls]\nca_file = \"ca.pem\"\n"),
         with("[upstream.tls]\nserver_name = \"s\"\n"),
         with("[node]\nvisibility = \"private\"\n"),

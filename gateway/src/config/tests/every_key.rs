@@ -73,6 +73,7 @@ const INTEGERS: &[(&str, u64, u64, u64)] = &[
     ),
     ("listener.http2.max_concurrent_streams", 1, 100_000, 32),
     ("listener.http2.idle_timeout_ms", 1_000, 86_400_000, 180_000),
+    ("upstream.failback_after_ms", 1_000, 86_400_000, 0),
     ("upstream.connect_timeout_ms", 1, 600_000, 5_000),
     ("upstream.rpc_timeout_ms", 100, 60_000, 5_000),
     ("upstream.call_timeout_ms", 100, 300_000, 30_000),

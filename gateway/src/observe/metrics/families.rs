@@ -115,6 +115,10 @@ impl Families<'_> {
         self.add(IntGauge::with_opts(self.node_opts(name, help)))
     }
 
+    pub(super) fn ratio(&self, name: &str, help: &str) -> Result<Gauge> {
+        self.add(Gauge::with_opts(Self::opts(name, help)))
+    }
+
     pub(super) fn node_ratio(&self, name: &str, help: &str) -> Result<Gauge> {
         self.add(Gauge::with_opts(self.node_opts(name, help)))
     }

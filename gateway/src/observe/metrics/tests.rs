@@ -125,6 +125,17 @@ const AT_START: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("counter", "upstream_calls_dropped_total", CLASSES),
+    ("gauge", "upstream_slow", &[""]),
+    ("gauge", "upstream_backpressure_duty_cycle", &[""]),
+    (
+        "gauge",
+        "upstream_lane_saturated",
+        &[
+            r#"{lane="permits"}"#,
+            r#"{lane="notify"}"#,
+            r#"{lane="guardian"}"#,
+        ],
+    ),
     ("counter", "guardian_forward_accepted_total", &[""]),
     (
         "counter",

@@ -85,6 +85,43 @@ fn breaker_2_only_the_lane_that_opened_it_brings_the_base_time_back() {
     assert_eq!(trip(&mut breaker, Rpc::Register, now), BASE);
 }
 
+/// A dead server fails calls of every lane; one that only records notices is not well.
+#[test]
+fn breaker_2_every_lane_that_helped_to_open_it_has_to_succeed() {
+    let (mut breaker, mut now) = (breaker(), Instant::now());
+    for rpc in [Rpc::Register, Rpc::Register, Rpc::Inventory, Rpc::Inventory] {
+        call(&mut breaker, rpc, Verdict::Failure, now);
+    }
+    call(&mut breaker, Rpc::Notify, Verdict::Failure, now);
+    now += BASE;
+    breaker.tick(now);
+    for rpc in [Rpc::Notify, Rpc::Inventory] {
+        call(&mut breaker, rpc, Verdict::Success, now);
+    }
+    let open_for = trip(&mut breaker, Rpc::Register, now);
+    assert_eq!(open_for, BASE * 2);
+    now += open_for;
+    breaker.tick(now);
+    call(&mut breaker, Rpc::Register, Verdict::Success, now);
+    assert_eq!(trip(&mut breaker, Rpc::Register, now), BASE);
+}
+
+/// A failed probe doubles the time and blames nobody: its lane did not open the breaker.
+#[test]
+fn breaker_2_a_failed_probe_of_another_lane_is_not_waited_for() {
+    let (mut breaker, mut now) = (breaker(), Instant::now());
+    now += trip(&mut breaker, Rpc::Register, now);
+    breaker.tick(now);
+    let notice = breaker.admit(Rpc::Notify, Kind::Notice).unwrap();
+    let again = breaker.settle(notice, Verdict::Failure, now);
+    let probe_in = BASE * 2;
+    assert_eq!(again, Some(Transition::Reopened { probe_in }));
+    now += probe_in;
+    breaker.tick(now);
+    call(&mut breaker, Rpc::Register, Verdict::Success, now);
+    assert_eq!(trip(&mut breaker, Rpc::Register, now), BASE);
+}
+
 #[test]
 fn breaker_5_neutral_answers_move_nothing() {
     let (mut breaker, mut now) = (breaker(), Instant::now());

@@ -115,7 +115,7 @@ async fn an_idle_connection_is_pinged_and_left_when_no_answer_comes() {
         keep_alive: (Duration::from_millis(50), Duration::from_millis(50)),
         ..settings(address)
     };
-    let (channel, keeper) = Channel::new(settings, metrics());
+    let (channel, keeper) = Keeper::new(settings, lanes(), metrics());
     let keeper = Arc::new(keeper);
     let _kept = keep::keep_running("test", move || {
         let keeper = Arc::clone(&keeper);
@@ -231,50 +231,52 @@ async fn a_reset_stream_is_a_stream_error() {
 /// opened over the new limit, no call is lost, and none waits inside the HTTP/2 stack.
 #[tokio::test]
 async fn permit_10_the_ledger_keeps_calls_under_a_limit_that_shrinks() {
-    const CALLS: usize = 70;
+    const REGISTERS: usize = 8;
     let (listener, address) = listener().await;
     let metrics = metrics();
-    let upstream = upstream(address, &metrics, |c| {
-        // More permits than streams, so that only the ledger stands between.
-        c.register_concurrency = 100;
-        c.breaker.failure_threshold = 1;
-    });
+    let upstream = upstream(address, &metrics, |c| c.breaker.failure_threshold = 1);
     let limit = "upstream_server_max_streams";
+    let heartbeat = || {
+        let upstream = upstream.clone();
+        async move { upstream.batch_heartbeat(Bytes::new()).await }
+    };
     let full = async || {
-        let refused = timeout(
-            Duration::from_secs(1),
-            upstream.batch_heartbeat(Bytes::new()),
-        );
         assert_eq!(
-            refused.await.expect("refused at once"),
+            timeout(Duration::from_secs(1), heartbeat())
+                .await
+                .expect("refused at once"),
             Err(CallError::TooManyStreams)
         );
     };
     let mut peer = Peer::accept(&listener, Some(40)).await;
     until("40 announced", || metric(&metrics, limit) == Some(40.0)).await;
-    let mut calls: JoinSet<_> = (0..CALLS).map(|_| call(&upstream)).collect();
-    let mut waiting = VecDeque::new();
-    while waiting.len() < 40 {
-        waiting.push_back(complete(&mut peer).await);
+    // Calls without a permit, so that only the ledger stands between.
+    let mut calls: JoinSet<_> = (0..40).map(|_| heartbeat()).collect();
+    let mut open = VecDeque::new();
+    while open.len() < 40 {
+        open.push_back(complete(&mut peer).await);
     }
     full().await;
+    for _ in 0..REGISTERS {
+        calls.spawn(call(&upstream));
+    }
 
     peer.announce(Some(15)).await;
     until("15 announced", || metric(&metrics, limit) == Some(15.0)).await;
     for _ in 0..25 {
         full().await;
-        peer.answer(waiting.pop_front().unwrap(), &accepted()).await;
+        peer.answer(open.pop_front().unwrap(), &accepted()).await;
     }
-    let mut left = CALLS - 25;
-    while left > 0 {
-        for _ in 0..5 {
-            peer.answer(waiting.pop_front().unwrap(), &accepted()).await;
-            left -= 1;
-        }
-        while waiting.len() < left.min(15) {
-            waiting.push_back(complete(&mut peer).await);
-            assert!(peer.open.len() <= 15, "{} streams open", peer.open.len());
-        }
+    full().await;
+    peer.answer(open.pop_front().unwrap(), &accepted()).await;
+    for _ in 0..REGISTERS {
+        let stream = complete(&mut peer).await;
+        assert_eq!(peer.open.len(), 15);
+        full().await;
+        peer.answer(stream, &accepted()).await;
+    }
+    for stream in open {
+        peer.answer(stream, &accepted()).await;
     }
     while let Some(result) = calls.join_next().await {
         result.unwrap().unwrap();
@@ -373,6 +375,16 @@ async fn without_an_endpoint_every_call_fails_and_the_breaker_stays_closed() {
         );
     }
     assert_eq!(upstream.breaker_state(), BreakerState::Closed);
+    assert!(upstream.is_running());
+}
+
+#[tokio::test]
+async fn upch_8_without_a_connection_the_tasks_still_run() {
+    let (listener, address) = listener().await;
+    drop(listener);
+    let upstream = upstream(address, &metrics(), |_| {});
+    call(&upstream).await.unwrap_err();
+    assert!(!upstream.is_connected());
     assert!(upstream.is_running());
 }
 

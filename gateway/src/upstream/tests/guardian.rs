@@ -97,3 +97,22 @@ async fn guard_4_an_open_breaker_drops_frames() {
     );
     assert_eq!(counter(&metrics, "accepted_total"), 0.0);
 }
+
+#[tokio::test]
+async fn guard_6_a_frame_never_waits_for_the_server_or_its_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = metrics();
+    // It accepts and says nothing, so no connection is ever made.
+    let upstream = upstream(listener.local_addr().unwrap(), &metrics, |_| {});
+    let started = std::time::Instant::now();
+    for _ in 0..10_000 {
+        upstream.forward_guardian("a-1", b"");
+    }
+    // Nothing else ran meanwhile: this runtime has one thread and there was no await.
+    assert_eq!(counter(&metrics, "accepted_total"), 50.0);
+    assert_eq!(
+        counter(&metrics, "dropped_total{reason=\"at_capacity\"}"),
+        9_950.0
+    );
+    assert!(started.elapsed() < LONG);
+}

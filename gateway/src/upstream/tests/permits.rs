@@ -43,6 +43,24 @@ async fn permit_1_never_more_than_48_registers_are_in_flight() {
     assert_eq!(metric(&metrics, waits), Some(200.0));
 }
 
+/// F-REG-1. Thirteen rounds of 50 ms are the least that 48 permits allow.
+#[tokio::test]
+async fn permit_1_a_storm_of_600_registers_is_served_in_13_rounds() {
+    let late = Reply::Late(Duration::from_millis(50), accepted());
+    let server = Server::start(move |_| late.clone()).await;
+    let upstream = upstream(server.address, &metrics(), |_| {});
+    until("connected", || upstream.is_connected()).await;
+    let started = Instant::now();
+    let mut calls: JoinSet<_> = (0..600).map(|_| register(&upstream)).collect();
+    while let Some(result) = calls.join_next().await {
+        result.unwrap().unwrap();
+    }
+    let took = started.elapsed();
+    assert_eq!(server.most.load(Ordering::SeqCst), 48);
+    assert!(took >= Duration::from_millis(13 * 50), "{took:?}");
+    assert!(took < Duration::from_millis(13 * 50 * 3), "{took:?}");
+}
+
 #[tokio::test]
 async fn inv_4_inventory_has_8_permits_of_its_own() {
     let server = Server::gated(|_| Reply::Message(Bytes::new())).await;

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -20,6 +21,7 @@ use crate::upstream::frame::prefixed;
 /// What arrived.
 pub(crate) struct Received {
     pub(crate) path: String,
+    pub(crate) authority: Option<String>,
     pub(crate) headers: HeaderMap,
     /// The message without its prefix.
     pub(crate) message: Bytes,
@@ -29,6 +31,8 @@ pub(crate) struct Received {
 #[derive(Clone)]
 pub(crate) enum Reply {
     Message(Bytes),
+    /// The same, after a while.
+    Late(Duration, Bytes),
     Status(u32, &'static str),
     /// Body and trailers by hand, after status 200 and the gRPC content type.
     Raw(Bytes, Option<HeaderMap>),
@@ -145,6 +149,7 @@ async fn received(request: Request<Incoming>) -> Received {
     };
     Received {
         path: head.uri.path().to_owned(),
+        authority: head.uri.authority().map(ToString::to_string),
         headers: head.headers,
         message,
     }
@@ -152,7 +157,11 @@ async fn received(request: Request<Incoming>) -> Received {
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-async fn answered(reply: Reply) -> Result<Response<Body>, Infallible> {
+async fn answered(mut reply: Reply) -> Result<Response<Body>, Infallible> {
+    if let Reply::Late(after, message) = reply {
+        tokio::time::sleep(after).await;
+        reply = Reply::Message(message);
+    }
     let trailers = |code: u32, message: &'static str| {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from(code));
@@ -168,7 +177,7 @@ async fn answered(reply: Reply) -> Result<Response<Body>, Infallible> {
             *response.status_mut() = http::StatusCode::from_u16(status).unwrap();
             return Ok(response);
         }
-        Reply::Hang => std::future::pending().await,
+        Reply::Hang | Reply::Late(..) => std::future::pending().await,
     };
     let body = Full::new(data).with_trailers(async move { trailers.map(Ok) });
     let mut response = Response::new(body.boxed_unsync());
