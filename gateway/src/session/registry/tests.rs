@@ -177,3 +177,23 @@ fn the_indexes_equal_the_table_while_many_threads_connect_and_end_the_same_agent
         (0, 0)
     );
 }
+
+#[test]
+fn unack_6_held_is_the_session_and_the_stream_that_commands_go_to() {
+    let registry = registry();
+    let old = connect(&registry, "agent", "s-1", key());
+    assert!(registry.holds("agent", "s-1", "home-s-1"));
+    for (agent, session, home) in [
+        ("other", "s-1", "home-s-1"),
+        ("agent", "s-2", "home-s-1"),
+        ("agent", "s-1", "home-s-2"),
+    ] {
+        assert!(!registry.holds(agent, session, home), "{agent} {session}");
+    }
+    let new = connect(&registry, "agent", "s-2", key());
+    assert!(!registry.holds("agent", "s-1", "home-s-1"), "superseded");
+    registry.end(&old);
+    assert!(registry.holds("agent", "s-2", "home-s-2"));
+    registry.end(&new);
+    assert!(!registry.holds("agent", "s-2", "home-s-2"));
+}
