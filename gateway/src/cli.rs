@@ -39,7 +39,8 @@ const EXIT_CODES: &str = "\
 Exit codes:
   run     0 everything was delivered before the stop
           1 something was left unsent, or a second signal came
-          2 the configuration was refused, or the start failed
+          2 the configuration was refused
+          3 the start failed: an address is taken, say
   check   0 nothing to say
           1 warnings only: it would start
           2 it would refuse to start
@@ -51,6 +52,8 @@ Exit codes:
 pub(crate) const INCOMPLETE: u8 = 1;
 /// Refused to start.
 pub(crate) const REFUSED: u8 = 2;
+/// Nothing is wrong with the configuration; another attempt may succeed.
+pub(crate) const FAILED: u8 = 3;
 
 impl FileArgument {
     pub(crate) fn load(&self) -> Result<Loaded, Refused> {

@@ -20,7 +20,8 @@ pub(crate) fn run(file: &FileArgument) -> ExitCode {
         Err(refused) => return cli::refuse(&refused),
     };
     if let Err(error) = observe::log::init(&config.observe.log_level, config.observe.log_format) {
-        return failed(&error.to_string());
+        cli::complain(&format!("CRITICAL Refusing to start: observe.log_level: {error}"));
+        return cli::REFUSED.into();
     }
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -56,8 +57,8 @@ async fn serve(config: yuzu_gateway::config::Config) -> ExitCode {
 }
 
 fn failed(reason: &str) -> ExitCode {
-    cli::complain(&format!("CRITICAL Refusing to start: {reason}"));
-    cli::REFUSED.into()
+    tracing::error!(severity = "CRITICAL", "Start failed: {reason}");
+    cli::FAILED.into()
 }
 
 /// SIGTERM or Ctrl-C.

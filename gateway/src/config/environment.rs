@@ -140,12 +140,13 @@ pub(super) fn judge(loader: &mut Loader<'_>) {
         if let Some((_, when)) = idle.iter().find(|(names, _)| names.contains(&name)) {
             let fault = format!("is set but has no effect{when}");
             loader.problems.push(warning(fault, String::new()));
-        } else if !known.contains(&name)
-            && let Some(near) = known
-                .iter()
-                .find(|near| strsim::osa_distance(near, name) <= 2)
-        {
-            let fix = format!("did you mean {near}?");
+        } else if !known.contains(&name) {
+            let near = known.iter().min_by_key(|near| strsim::osa_distance(near, name));
+            let near = near.filter(|near| strsim::osa_distance(near, name) <= 2);
+            let fix = near.map_or_else(
+                || "remove it, or set the key in the file".to_owned(),
+                |near| format!("did you mean {near}?"),
+            );
             loader
                 .problems
                 .push(warning("is not a variable of the gateway".into(), fix));

@@ -14,6 +14,9 @@ use crate::command::{Command, FanoutBody, Ticket};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 
+/// What an agent's gRPC library receives at most.
+const MAX_COMMAND: usize = 4 << 20;
+
 impl ManagementService {
     /// The command goes on byte for byte (CMD-5).
     pub(super) async fn send_command(
@@ -26,6 +29,7 @@ impl ManagementService {
             return Err(Status::invalid_argument("the field command is missing"));
         }
         check_agent_ids(peek.agent_ids.len())?;
+        check_size(peek.command.len())?;
         let command = CommandRequestPeek::peek(&peek.command).map_err(grpc::malformed)?;
         let command = Command {
             frame: grpc::frame(&peek.command),
@@ -46,6 +50,16 @@ impl ManagementService {
             _ticket: ticket,
         }))
     }
+}
+
+/// A larger command would end the stream of every agent that gets it (CMD-24).
+fn check_size(bytes: usize) -> Result<(), Status> {
+    if bytes <= MAX_COMMAND {
+        return Ok(());
+    }
+    Err(Status::resource_exhausted(format!(
+        "the command has {bytes} bytes; agents accept at most {MAX_COMMAND}"
+    )))
 }
 
 fn text(bytes: &[u8]) -> Result<&str, Status> {
