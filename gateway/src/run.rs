@@ -20,7 +20,9 @@ pub(crate) fn run(file: &FileArgument) -> ExitCode {
         Err(refused) => return cli::refuse(&refused),
     };
     if let Err(error) = observe::log::init(&config.observe.log_level, config.observe.log_format) {
-        cli::complain(&format!("CRITICAL Refusing to start: observe.log_level: {error}"));
+        cli::complain(&format!(
+            "CRITICAL Refusing to start: observe.log_level: {error}"
+        ));
         return cli::REFUSED.into();
     }
     for warning in &warnings {
@@ -57,7 +59,7 @@ async fn serve(config: yuzu_gateway::config::Config) -> ExitCode {
 }
 
 fn failed(reason: &str) -> ExitCode {
-    tracing::error!(severity = "CRITICAL", "Start failed: {reason}");
+    tracing::error!("CRITICAL Refusing to start: {reason}");
     cli::FAILED.into()
 }
 

@@ -238,20 +238,21 @@ fn run_logs_the_warnings_of_the_configuration() {
 }
 
 #[test]
-fn boot_19_run_ends_with_2_when_a_port_is_taken() {
+fn boot_19_run_ends_with_3_when_a_port_is_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let text = SOUND.replace("127.0.0.1:0", &address);
     let file = File::new("taken", &format!("{text}{RUNNING}"));
     let output = gateway(&["run", "--config", file.path()], &[]);
-    assert_eq!(code(&output), Some(2));
+    assert_eq!(code(&output), Some(3));
     let critical = "CRITICAL Refusing to start: ";
     let lines = err(&output);
     let refusal = lines
         .lines()
-        .find(|line| line.starts_with(critical))
+        .find(|line| line.contains(critical))
         .expect(critical);
     assert!(refusal.contains(&address), "{refusal}");
+    assert!(refusal.contains("listener[0].address"), "{refusal}");
 }
 
 /// A gateway in the background; killed when the test ends.

@@ -7,6 +7,8 @@ mod frames;
 mod connections;
 #[path = "hostile/http2.rs"]
 mod http2;
+#[path = "hostile/last_words.rs"]
+mod last_words;
 #[path = "hostile/requests.rs"]
 mod requests;
 
@@ -14,6 +16,14 @@ use yuzu_proto::agent::v1::{CommandRequest, CommandResponse};
 use yuzu_tests::agent::Agent;
 use yuzu_tests::operator::Operator;
 use yuzu_tests::testbed::TestBed;
+
+fn command(id: &str) -> CommandRequest {
+    CommandRequest {
+        command_id: id.into(),
+        plugin: "shell".into(),
+        ..CommandRequest::default()
+    }
+}
 
 /// An agent and an operator that must notice nothing.
 struct Bystanders {
@@ -37,12 +47,7 @@ impl Bystanders {
         let id = format!("well-{}", self.commands);
         let answer = self.agent.heartbeat().await.unwrap();
         assert!(answer.status.is_ok(), "{}", answer.status);
-        let command = CommandRequest {
-            command_id: id.clone(),
-            plugin: "shell".into(),
-            ..CommandRequest::default()
-        };
-        let sent = self.operator.send(&["bystander"], command, 60).await;
+        let sent = self.operator.send(&["bystander"], command(&id), 60).await;
         let mut fanout = sent.unwrap();
         assert_eq!(self.agent.command().await.unwrap().message.command_id, id);
         let done = CommandResponse {

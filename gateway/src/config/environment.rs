@@ -141,7 +141,9 @@ pub(super) fn judge(loader: &mut Loader<'_>) {
             let fault = format!("is set but has no effect{when}");
             loader.problems.push(warning(fault, String::new()));
         } else if !known.contains(&name) {
-            let near = known.iter().min_by_key(|near| strsim::osa_distance(near, name));
+            let near = known
+                .iter()
+                .min_by_key(|near| strsim::osa_distance(near, name));
             let near = near.filter(|near| strsim::osa_distance(near, name) <= 2);
             let fix = near.map_or_else(
                 || "remove it, or set the key in the file".to_owned(),

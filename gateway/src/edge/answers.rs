@@ -16,6 +16,8 @@ pub(crate) struct AnswerLedger {
     /// When each was handed over, oldest first.
     handed_over: BTreeMap<PieceId, Instant>,
     next: u64,
+    /// When a piece was last taken.
+    progress: Option<Instant>,
 }
 
 /// One piece in the ledger.
@@ -32,14 +34,17 @@ impl AnswerLedger {
     }
 
     /// The piece was written, or its stream is gone.
-    pub(crate) fn taken(&mut self, id: PieceId) {
+    pub(crate) fn taken(&mut self, id: PieceId, now: Instant) {
         self.handed_over.remove(&id);
+        self.progress = Some(now);
     }
 
-    /// When the oldest piece will have waited `patience`; `None` when nothing waits.
+    /// When `patience` will have passed without the peer taking anything, though something waits;
+    /// `None` when nothing waits. A peer that leaves one stream unread and reads another stays.
     pub(crate) fn overdue_at(&self, patience: Duration) -> Option<Instant> {
-        let oldest = self.handed_over.first_key_value();
-        oldest.map(|(_, since)| *since + patience)
+        let (_, oldest) = self.handed_over.first_key_value()?;
+        let since = self.progress.map_or(*oldest, |last| last.max(*oldest));
+        Some(since + patience)
     }
 
     /// Whether nothing waits.
@@ -55,21 +60,25 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[test]
-    fn the_oldest_piece_decides() {
+    fn a_peer_that_takes_nothing_is_overdue_when_the_oldest_piece_is() {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
         let mut ledger = AnswerLedger::default();
         assert_eq!(ledger.overdue_at(PATIENCE), None);
         let first = ledger.hand_over(at(2));
         let second = ledger.hand_over(at(5));
-        let third = ledger.hand_over(at(9));
         assert_eq!(ledger.overdue_at(PATIENCE), Some(at(32)));
-        ledger.taken(second);
-        assert_eq!(ledger.overdue_at(PATIENCE), Some(at(32)));
-        ledger.taken(first);
-        assert_eq!(ledger.overdue_at(PATIENCE), Some(at(39)));
-        ledger.taken(third);
-        ledger.taken(third);
+        ledger.taken(second, at(9));
+        assert_eq!(
+            ledger.overdue_at(PATIENCE),
+            Some(at(39)),
+            "it took something at 9"
+        );
+        ledger.taken(first, at(12));
+        ledger.taken(first, at(12));
         assert!(ledger.is_empty());
+        assert_eq!(ledger.overdue_at(PATIENCE), None);
+        ledger.hand_over(at(50));
+        assert_eq!(ledger.overdue_at(PATIENCE), Some(at(80)));
     }
 }

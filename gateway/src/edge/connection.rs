@@ -260,7 +260,7 @@ impl AsRef<[u8]> for Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.connection.answers().taken(self.id);
+        self.connection.answers().taken(self.id, Instant::now());
     }
 }
 

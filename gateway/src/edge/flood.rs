@@ -12,9 +12,13 @@ use tokio::time::Instant;
 const PREFACE: u32 = 24;
 const HEADER: usize = 9;
 
+const TYPE_DATA: u8 = 0;
+const TYPE_HEADERS: u8 = 1;
 const TYPE_RST_STREAM: u8 = 3;
 const TYPE_SETTINGS: u8 = 4;
 const TYPE_PING: u8 = 6;
+const TYPE_WINDOW_UPDATE: u8 = 8;
+const TYPE_CONTINUATION: u8 = 9;
 const FLAG_ACK: u8 = 1;
 
 /// Frames that cost the node work and the peer next to nothing.
@@ -26,6 +30,9 @@ pub(crate) enum Costly {
     Settings,
     /// RST_STREAM: a stream opened and cancelled.
     Reset,
+    /// Answers to PINGs, and frames that no client has to send: PRIORITY, PUSH_PROMISE, GOAWAY,
+    /// unknown types.
+    Idle,
 }
 
 /// Finds frame headers in the bytes a client sends.
@@ -96,7 +103,8 @@ fn classify(kind: u8, flags: u8) -> Option<Costly> {
         TYPE_PING if flags & FLAG_ACK == 0 => Some(Costly::Ping),
         TYPE_SETTINGS if flags & FLAG_ACK == 0 => Some(Costly::Settings),
         TYPE_RST_STREAM => Some(Costly::Reset),
-        _ => None,
+        TYPE_DATA | TYPE_HEADERS | TYPE_SETTINGS | TYPE_WINDOW_UPDATE | TYPE_CONTINUATION => None,
+        _ => Some(Costly::Idle),
     }
 }
 
@@ -122,6 +130,8 @@ pub(crate) struct FloodLimits {
     pub(crate) settings: u32,
     /// RST_STREAMs.
     pub(crate) resets: u32,
+    /// What no client has to send, answers to PINGs included.
+    pub(crate) idle: u32,
 }
 
 impl FloodLimits {
@@ -132,6 +142,7 @@ impl FloodLimits {
         pings: 1_000,
         settings: 100,
         resets: 500,
+        idle: 1_000,
     };
 }
 
@@ -140,8 +151,8 @@ impl FloodLimits {
 pub(crate) struct FloodGuard {
     limits: FloodLimits,
     window_started: Instant,
-    in_window: [u32; 3],
-    total: [u64; 3],
+    in_window: [u32; 4],
+    total: [u64; 4],
 }
 
 impl FloodGuard {
@@ -152,8 +163,8 @@ impl FloodGuard {
         Self {
             limits,
             window_started: now,
-            in_window: [0; 3],
-            total: [0; 3],
+            in_window: [0; 4],
+            total: [0; 4],
         }
     }
 
@@ -161,12 +172,13 @@ impl FloodGuard {
     pub(crate) fn count(&mut self, frame: Costly, now: Instant) -> bool {
         if now.duration_since(self.window_started) >= Self::WINDOW {
             self.window_started = now;
-            self.in_window = [0; 3];
+            self.in_window = [0; 4];
         }
         let (index, limit) = match frame {
             Costly::Ping => (0, self.limits.pings),
             Costly::Settings => (1, self.limits.settings),
             Costly::Reset => (2, self.limits.resets),
+            Costly::Idle => (3, self.limits.idle),
         };
         self.in_window[index] += 1;
         self.total[index] += 1;
@@ -219,7 +231,7 @@ mod tests {
             }
             assert_eq!(
                 seen,
-                [Costly::Settings, Costly::Ping, Costly::Reset],
+                [Costly::Settings, Costly::Ping, Costly::Idle, Costly::Reset],
                 "pieces of {piece}"
             );
         }
@@ -258,6 +270,7 @@ mod tests {
             pings: 3,
             settings: 1,
             resets: 2,
+            idle: 2,
         };
         let mut guard = FloodGuard::new(limits, start);
         for _ in 0..3 {
@@ -267,6 +280,9 @@ mod tests {
         assert!(!guard.count(Costly::Reset, start));
         assert!(!guard.count(Costly::Reset, start));
         assert!(guard.count(Costly::Reset, start));
+        assert!(!guard.count(Costly::Idle, start));
+        assert!(!guard.count(Costly::Idle, start));
+        assert!(guard.count(Costly::Idle, start));
         let later = start + FloodGuard::WINDOW;
         assert!(!guard.count(Costly::Ping, later));
         assert_eq!(guard.total(Costly::Ping), 5);

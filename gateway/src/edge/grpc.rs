@@ -109,7 +109,9 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
 /// Whether the request speaks gRPC at all.
 pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    let kind = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    request.method() == http::Method::POST
+        && kind.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
 /// Reads the one message of a unary request (LSN-7, LSN-8 and the listener's message limit). The

@@ -161,6 +161,8 @@ fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
         // LSN-12: a third of the idle time without a byte asks the peer for one.
         .keep_alive_interval(config.http2.idle_timeout / 3)
         .keep_alive_timeout(PING_TIMEOUT)
+        // A caller may cancel many calls at once; the rate of cancelled streams has its own limit.
+        .max_pending_accept_reset_streams(FloodLimits::DEFAULT.resets as usize)
         .auto_date_header(false);
     builder
 }

@@ -30,10 +30,13 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address can not be listened on.
-    #[error("{what} can not listen on {address}: {error}")]
+    #[error(
+        "{key} = \"{address}\" can not be listened on: {error}; {}",
+        cure(error)
+    )]
     Bind {
         /// The configuration key.
-        what: String,
+        key: String,
         /// The address.
         address: SocketAddr,
         /// What the system says.
@@ -45,6 +48,17 @@ pub enum StartError {
     /// A bound socket could not be served.
     #[error("a bound socket could not be served: {0}")]
     Serve(#[from] io::Error),
+}
+
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another process has it (ss -ltnp names it): stop that one, or take another port"
+        }
+        io::ErrorKind::AddrNotAvailable => "give an address of this machine",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
+        _ => "give an address that this process may listen on",
+    }
 }
 
 impl Gateway {
@@ -131,14 +145,15 @@ fn bind_listeners(
     let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
     let with_ceilings = config.listeners.iter().zip(ceilings);
     with_ceilings
-        .map(|(wanted, ceiling)| {
+        .enumerate()
+        .map(|(index, (wanted, ceiling))| {
             let mut listener = wanted.clone();
             if ceiling < listener.limits.max_connections {
                 warn!(
                     listener = %listener.name,
                     max_connections = listener.limits.max_connections,
                     in_force = ceiling,
-                    "the limit on open files lowers the connection ceiling"
+                    "the limit on open files lowers the connection ceiling; raise LimitNOFILE"
                 );
                 listener.limits.max_connections = ceiling;
             }
@@ -147,7 +162,7 @@ fn bind_listeners(
                 .with_label_values(&[&*listener.name]);
             gauge.set(0);
             let bound = BoundListener::bind(&listener).map_err(|error| StartError::Bind {
-                what: format!("listener {}", listener.name),
+                key: format!("listener[{index}].address"),
                 address: listener.address,
                 error,
             })?;
@@ -158,7 +173,7 @@ fn bind_listeners(
 
 fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
     http::bind(address).map_err(|error| StartError::Bind {
-        what: key.to_owned(),
+        key: key.to_owned(),
         address,
         error,
     })
@@ -258,6 +273,14 @@ fn readiness(
     Arc::new(readiness)
 }
 
+fn services(listener: &config::Listener) -> String {
+    let names = listener.services.iter().map(|service| match service {
+        Service::Agent => "agent",
+        Service::Management => "management",
+    });
+    names.collect::<Vec<_>>().join(",")
+}
+
 fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)]) {
     info!(
         "Heartbeat admission is connection-bound: a heartbeat is admitted only on the connection \
@@ -267,7 +290,7 @@ fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)
         info!(
             listener = %listener.name,
             address = %running.address(),
-            services = ?listener.services,
+            services = %services(listener),
             transport = "plaintext",
             "listening"
         );

@@ -43,6 +43,7 @@ impl Gateway {
             .await;
         self.end_sessions(Instant::now() + SESSIONS.min(budget.mul_f64(0.4)))
             .await;
+        self.owners.events.close();
         for (_, listener) in self.listeners.iter() {
             listener.drain();
         }
@@ -50,7 +51,7 @@ impl Gateway {
         let heartbeats = self.batcher.flush(flush_by).await;
         let notices = self.notifier.flush(deadline).await;
         let (sent, unsent) = notices;
-        let closed_by = Instant::now() + GOAWAY;
+        let closed_by = (Instant::now() + GOAWAY).min(deadline);
         for (_, listener) in self.listeners.iter() {
             listener.closed(closed_by).await;
         }
@@ -60,7 +61,14 @@ impl Gateway {
             sent: sent + heartbeats.0,
             unsent: unsent + heartbeats.1,
         };
-        info!(sent = report.sent, unsent = report.unsent, took = ?started.elapsed(), "stopped");
+        let took_ms = started.elapsed().as_millis() as u64;
+        match report.unsent {
+            0 => info!(sent = report.sent, took_ms, "stopped"),
+            unsent => warn!(
+                sent = report.sent,
+                unsent, took_ms, "stopped with something unsent"
+            ),
+        }
         self.health.stop().await;
         self.scrape.stop().await;
         report

@@ -35,6 +35,7 @@ pub use text::{MAX_TEXT_BYTES, SafeText, safe_text};
 
 use crate::config::LogFormat;
 
+const QUIET: [&str; 2] = ["h2", "hyper"];
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Why logging could not start.
@@ -107,12 +108,14 @@ fn parse_filter(level: &str) -> Result<EnvFilter, LogError> {
             });
         }
     }
+    // Peers can make these libraries warn once a frame; whoever wants their lines names them.
+    let quiet = QUIET.iter().filter(|target| !level.contains(*target));
+    let level = quiet.fold(level.to_owned(), |level, target| {
+        format!("{level},{target}=error")
+    });
     EnvFilter::builder()
-        .parse(level)
-        .map_err(|source| LogError::Filter {
-            level: level.to_owned(),
-            source,
-        })
+        .parse(&level)
+        .map_err(|source| LogError::Filter { level, source })
 }
 
 fn dispatch<W>(filter: EnvFilter, format: LogFormat, colours: bool, writer: W) -> Dispatch

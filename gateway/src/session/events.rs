@@ -3,7 +3,7 @@
 //! Responsible for a bounded ring that every watcher reads at its own pace (MGMT-4). Must never
 //! wait for a watcher or grow with one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::broadcast;
 
@@ -32,7 +32,7 @@ pub(crate) struct Event {
 
 /// The ring.
 #[derive(Debug)]
-pub(crate) struct Events(broadcast::Sender<Event>);
+pub(crate) struct Events(Mutex<Option<broadcast::Sender<Event>>>);
 
 /// Reads the ring from the moment it was made.
 #[derive(Debug)]
@@ -44,18 +44,33 @@ pub(crate) struct MissedEvents(pub(crate) u64);
 
 impl Events {
     pub(crate) fn new() -> Self {
-        Self(broadcast::channel(RING).0)
+        Self(Mutex::new(Some(broadcast::channel(RING).0)))
     }
 
     /// Publishes an event to whoever watches.
     pub(crate) fn publish(&self, event: Event) {
-        // An error says that nobody watches.
-        drop(self.0.send(event));
+        if let Some(ring) = &*self.ring() {
+            // An error says that nobody watches.
+            drop(ring.send(event));
+        }
     }
 
     /// A watcher of everything from now on.
     pub(crate) fn watch(&self) -> Watcher {
-        Watcher(self.0.subscribe())
+        Watcher(match &*self.ring() {
+            Some(ring) => ring.subscribe(),
+            // Ends at once.
+            None => broadcast::channel(1).1,
+        })
+    }
+
+    /// The node stops: every watcher ends when it has read what there is.
+    pub(crate) fn close(&self) {
+        self.ring().take();
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Option<broadcast::Sender<Event>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

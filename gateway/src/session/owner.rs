@@ -9,6 +9,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ use crate::upstream::Upstream;
 /// Restarts of one owner within [`RESTART_PERIOD`] before it gives up (OWNER-8).
 const MAX_RESTARTS: usize = 3;
 const RESTART_PERIOD: Duration = Duration::from_secs(60);
+/// Frames of a stream that is gone that are still looked at; its receive window holds few more.
+const LAST_FRAMES: usize = 1_024;
 /// The stream's sending half has this long to deliver the end of the stream.
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
 
@@ -237,7 +240,7 @@ async fn own(session: &Session, context: &OwnerContext, inbound: &mut Inbound) -
         tokio::task::coop::consume_budget().await;
         let next = tokio::select! {
             biased;
-            control = session.asked() => return controlled(control),
+            control = session.asked() => return leave(control, session, context, inbound).await,
             next = inbound.next() => next,
         };
         let frame = match next {
@@ -245,23 +248,51 @@ async fn own(session: &Session, context: &OwnerContext, inbound: &mut Inbound) -
             Ok(None) => return Ended::Well,
             Err(status) => return Ended::With(status),
         };
-        let delivered = tokio::select! {
+        let mut delivery = pin!(deliver(session, context, frame));
+        let asked = tokio::select! {
             biased;
-            delivered = deliver(session, context, frame) => delivered,
-            control = session.asked() => return controlled(control),
+            delivered = &mut delivery => match delivered {
+                Ok(()) => continue,
+                Err(status) => return Ended::With(status),
+            },
+            control = session.asked() => control,
         };
-        if let Err(status) = delivered {
-            return Ended::With(status);
+        if asked == Control::StreamGone {
+            // The answer came before the stream went.
+            let _ = tokio::time::timeout(FAREWELL_TIME, delivery).await;
         }
+        return leave(asked, session, context, inbound).await;
     }
 }
 
-fn controlled(control: Control) -> Ended {
+/// Ends as asked. What an agent sent before its stream went is still an answer: it may have closed
+/// right after it.
+async fn leave(
+    control: Control,
+    session: &Session,
+    context: &OwnerContext,
+    inbound: &mut Inbound,
+) -> Ended {
     match control {
-        Control::StreamGone => Ended::With(Status::cancelled("the stream was reset")),
         Control::End => Ended::Well,
+        Control::StreamGone => {
+            let last = last_words(session, context, inbound);
+            let _ = tokio::time::timeout(FAREWELL_TIME, last).await;
+            Ended::With(Status::cancelled("the stream was reset"))
+        }
         #[cfg(feature = "fault-injection")]
         Control::Panic => panic!("injected fault"),
+    }
+}
+
+async fn last_words(session: &Session, context: &OwnerContext, inbound: &mut Inbound) {
+    for _ in 0..LAST_FRAMES {
+        let Some(Ok(Some(frame))) = inbound.next().now_or_never() else {
+            return;
+        };
+        if deliver(session, context, frame).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -93,3 +93,25 @@ async fn stop_6_a_server_that_never_answers_does_not_hold_the_stop_beyond_its_bu
     );
     assert_eq!(report.unsent, 20);
 }
+
+#[tokio::test]
+async fn mgmt_4_a_watch_ends_with_ok_when_the_node_stops_and_holds_it_up_for_nobody() {
+    let bed = TestBed::start().await;
+    let agent = bed.agent("a").await;
+    let operator = bed.operator().await;
+    let mut watch = operator.watch(&[]).await.unwrap();
+    let TestBed {
+        server: _server,
+        gateway,
+    } = bed;
+    let started = std::time::Instant::now();
+    let (report, seen) = tokio::join!(gateway.shutdown(), async {
+        let gone = watch.next().await.unwrap().unwrap();
+        (gone.agent_id, watch.next().await.unwrap().unwrap_err().code)
+    });
+    assert_eq!(seen, ("a".to_owned(), code::OK));
+    assert_eq!(report.unsent, 0);
+    // Connections that stay open would be cut after 4 s.
+    assert!(started.elapsed() < std::time::Duration::from_secs(3));
+    drop(agent);
+}

@@ -289,3 +289,47 @@ async fn an_answer_nobody_takes_does_not_hold_the_agents_heartbeat() {
         started.elapsed()
     );
 }
+
+#[tokio::test]
+async fn a_stream_left_unread_does_not_cost_its_connection_the_others() {
+    let setup = Setup::default().gateway(|config| {
+        config.command.slow_caller_timeout = Duration::from_millis(200);
+        config.listeners[1].limits.request_timeout = Duration::from_millis(400);
+    });
+    let bed = setup.start().await;
+    let answer = Answer {
+        bytes: 3_000_000,
+        delay: Duration::ZERO,
+        running_frames: 0,
+    };
+    let fleet = Fleet::start(Options {
+        answer,
+        ..bed.fleet(1)
+    });
+    fleet.all_subscribed(PATIENCE).await.unwrap();
+    let mut agent = bed.agent("well").await;
+    let window = raw::Options {
+        stream_window: 65_535,
+        ..raw::Options::default()
+    };
+    let operator = Operator::connect_with(bed.operators(), &window)
+        .await
+        .unwrap();
+    let _unread = operator
+        .send(&["sim-0"], command("unread"), 60)
+        .await
+        .unwrap();
+    let started = Instant::now();
+    let mut round = 0;
+    // Three times as long as an answer may wait that is the only one.
+    while started.elapsed() < Duration::from_millis(1_200) {
+        round += 1;
+        let id = format!("well-{round}");
+        let mut fanout = operator.send(&["well"], command(&id), 60).await.unwrap();
+        agent.command().await.unwrap();
+        agent.answer(&success(&id, "done")).await.unwrap();
+        let (entries, status) = soon("an answer", fanout.rest()).await.unwrap();
+        assert!(status.is_ok(), "round {round}: {status}");
+        assert_eq!(entries.len(), 1, "round {round}");
+    }
+}

@@ -2,10 +2,12 @@
 //! with their calls: CommandRequest and CommandResponse in `command`, InventoryReport and
 //! InventoryAck in `inventory`.
 
-use crate::support::{accepted, session_id, unknown_fields, with_unknown_fields};
+use crate::support::{
+    accepted, command, serve_one, session_id, unknown_fields, with_unknown_fields,
+};
 use prost::Message;
 use std::collections::HashMap;
-use yuzu_proto::agent::v1::{AgentInfo, HeartbeatRequest, RegisterRequest};
+use yuzu_proto::agent::v1::{AgentInfo, CommandRequest, HeartbeatRequest, RegisterRequest};
 use yuzu_server_stub::{Action, Fault, Rpc, State};
 use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::testbed::TestBed;
@@ -116,4 +118,26 @@ async fn w_2_nothing_of_an_agents_metadata_goes_to_the_server() {
         arrived.grpc_timeout.is_some(),
         "a deadline goes with every call"
     );
+}
+
+#[tokio::test]
+async fn cmd_24_a_command_no_agent_can_receive_is_refused_and_sent_to_nobody() {
+    let bed = TestBed::start().await;
+    let mut agent = bed.agent("a").await;
+    let operator = bed.operator().await;
+    let sized = |len: usize| CommandRequest {
+        payload: vec![7; len].into(),
+        ..command("c")
+    };
+    let overhead = sized(4 << 20).encoded_len() - (4 << 20);
+    let too_large = sized((4 << 20) - overhead + 1);
+    assert_eq!(too_large.encoded_len(), (4 << 20) + 1);
+    let mut refused = operator.send(&[], too_large, 20).await.unwrap();
+    let status = refused.rest().await.unwrap().1;
+    assert_eq!(status.code, 8, "{status}");
+    assert!(status.message.contains("4194304"), "{status}");
+    let largest = sized((4 << 20) - overhead);
+    let mut fanout = operator.send(&["a"], largest, 20).await.unwrap();
+    serve_one(&mut agent).await;
+    assert!(fanout.rest().await.unwrap().1.is_ok());
 }

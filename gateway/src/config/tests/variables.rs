@@ -239,6 +239,9 @@ fn a_misspelt_variable_is_told() {
     assert!(starts);
     assert_eq!(
         lines,
-        ["YUZU_GW_AGNET_PORT is not a variable of the gateway; did you mean YUZU_GW_AGENT_PORT?"]
+        [
+            "YUZU_GW_AGNET_PORT is not a variable of the gateway; did you mean YUZU_GW_AGENT_PORT?",
+            "YUZU_GW_IMAGE is not a variable of the gateway; remove it, or set the key in the file",
+        ]
     );
 }

@@ -108,6 +108,18 @@ fn a_misspelt_level_is_refused_and_named() {
 }
 
 #[test]
+fn warnings_of_the_http2_library_that_a_peer_can_provoke_are_written_on_request_only() {
+    let provoke = || {
+        tracing::warn!(target: "h2::proto::ping_pong", "recv PING ack that we never sent");
+        tracing::error!(target: "h2::proto", "a fault");
+    };
+    let text = written("info", LogFormat::Text, provoke);
+    assert!(!text.contains("PING") && text.contains("a fault"), "{text}");
+    let text = written("info,h2=warn", LogFormat::Text, provoke);
+    assert!(text.contains("PING"), "{text}");
+}
+
+#[test]
 fn log_1_the_macro_writes_the_count_at_the_end_of_the_line() {
     let unlimited = LineLimit::new(Duration::ZERO);
     let limit = LineLimit::new(Duration::from_secs(3600));

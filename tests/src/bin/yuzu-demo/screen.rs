@@ -29,7 +29,7 @@ pub(crate) struct Row {
 }
 
 const HEAD: &str = "  agents  broadcasts    answers  answers/s   p50 ms   p99 ms  \
-                    heartbeats  batches  missing    wrong";
+                    heartbeats    batches  missing    wrong";
 
 /// Where the table goes.
 pub(crate) struct Screen {
