@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::high_water::HighWater;
 use super::notice::{Event, Notice, NoticeKey};
+use super::pause::Pause;
 use super::store::{Offered, Store};
 use super::unacked::{Refused, Unacked, Wait};
 use crate::config;
@@ -25,7 +26,7 @@ const FINAL_WIDTH: usize = 64;
 pub(crate) enum Stage {
     /// Notices wait for the breaker and for one of the ten slots.
     Normal,
-    /// The final send: wide, whatever the breaker says, no retry (STOP-6).
+    /// The final send: wide, whatever the breaker says; what was sent is not retried (STOP-6).
     Final,
     /// Nothing is sent any more.
     Over,
@@ -119,6 +120,8 @@ pub(crate) enum Sent {
     Unacknowledged,
     /// It may be sent again.
     Failed,
+    /// The connection had no stream for it: nothing was sent (PERMIT-11).
+    NoStream,
     /// It is of no use to send it again.
     Lost(Loss),
 }
@@ -128,6 +131,7 @@ pub(crate) struct Desk {
     store: Store,
     unacked: Unacked,
     stage: Stage,
+    pause: Pause,
     /// A CONNECTED was lost since the last full replay (NOTIFY-14).
     replay_armed: bool,
     high_water: HighWater,
@@ -142,6 +146,7 @@ impl Desk {
             store: Store::new(config.pending_max),
             unacked: Unacked::new(config),
             stage: Stage::Normal,
+            pause: Pause::new(),
             replay_armed: false,
             high_water: HighWater::new(now),
             sent: 0,
@@ -209,14 +214,16 @@ impl Desk {
         facts
     }
 
-    /// Whether a slot is free and something may be there for it.
+    /// Whether a slot is free, something may be there for it, and the lane does not pause
+    /// (PERMIT-11).
     pub(crate) fn may_start(&self, now: Instant) -> bool {
         let width = match self.stage {
             Stage::Normal => NOTICES_IN_FLIGHT,
             Stage::Final => FINAL_WIDTH,
             Stage::Over => return false,
         };
-        self.in_flight() < width && (self.held() > 0 || self.may_resend(now))
+        let free = self.in_flight() < width && !self.pause.is_on(now);
+        free && (self.held() > 0 || self.may_resend(now))
     }
 
     /// The notice to send now: a held one, else an unacknowledged one that is due (UNACK-4). It
@@ -261,16 +268,26 @@ impl Desk {
         let newer = self.store.land(&key);
         let last = self.stage == Stage::Final;
         match sent {
+            Sent::NoStream => self.pause.found_no_stream(now),
+            _ => self.pause.found_a_stream(),
+        }
+        match sent {
             Sent::Failed if last && !newer => {
                 self.lose(event, Loss::Shutdown, &mut facts);
                 self.end(&key, End::Shutdown, &mut facts);
             }
-            Sent::Failed if newer => {
+            Sent::Failed | Sent::NoStream if newer => {
                 if !self.end(&key, End::Superseded, &mut facts) {
                     facts.push(Fact::Coalesced);
                 }
             }
-            Sent::Failed => {
+            // It was not sent, so this retries nothing. A resend goes on as a held one.
+            Sent::NoStream if last => {
+                self.end(&key, End::Shutdown, &mut facts);
+                facts.push(Fact::Requeued);
+                self.store.requeue(notice);
+            }
+            Sent::Failed | Sent::NoStream => {
                 facts.push(Fact::Requeued);
                 if resend {
                     self.unacked.put_back(&key);
@@ -313,10 +330,13 @@ impl Desk {
         facts
     }
 
-    /// When to call [`Desk::start`] and [`Desk::tick`] again with nothing else happening.
+    /// When to call [`Desk::start`] and [`Desk::tick`] again with nothing else happening, if both
+    /// had their turn at `now`.
     pub(crate) fn next_time(&self, now: Instant) -> Option<Instant> {
         let due = self.unacked.next_time(now);
-        due.into_iter().chain(self.high_water.next_time()).min()
+        let pause = self.pause.next_time(now);
+        let times = due.into_iter().chain(pause);
+        times.chain(self.high_water.next_time()).min()
     }
 
     /// Gives up a waiting resend of `key` (OWNER-5). Whether no notice of the key is left.

@@ -7,6 +7,7 @@
 mod desk;
 mod high_water;
 mod notice;
+mod pause;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -135,8 +136,8 @@ impl Notifier {
     }
 
     /// The final send of a planned stop (STOP-6): all held notices at once, 64 at a time,
-    /// whatever the breaker says, no retry, until `deadline`; the rest is counted lost. Later
-    /// notices are counted, not sent. How many were sent, and how many not.
+    /// whatever the breaker says, no retry but for those that found no stream, until `deadline`;
+    /// the rest is counted lost. Later notices are counted, not sent. How many were sent, and how many not.
     pub async fn flush(&self, deadline: Instant) -> (usize, usize) {
         let shared = &self.shared;
         let mut drained = shared.drained.subscribe();

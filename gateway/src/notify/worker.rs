@@ -30,8 +30,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut breaker = shared.upstream.watch_breaker();
     loop {
         breaker.mark_unchanged();
-        while start_one(&shared) {}
+        // One time for both: what falls due between two would be in neither.
         let now = Instant::now();
+        while start_one(&shared, now) {}
         let (stage, next) = shared.work(|desk| {
             let facts = desk.tick(now);
             ((desk.stage(), desk.next_time(now)), facts)
@@ -49,8 +50,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 /// Starts one send; false when none may start now.
-fn start_one(shared: &Arc<Shared>) -> bool {
-    let now = Instant::now();
+fn start_one(shared: &Arc<Shared>, now: Instant) -> bool {
     let stage = {
         let desk = shared.lock();
         if desk.is_drained() {
@@ -167,13 +167,11 @@ impl Drop for Flight {
     }
 }
 
-/// What it means to the breaker. On this lane a full connection counts as any other failure
-/// (PERMIT-11), or a notice would be sent in a circle.
+/// What it means to the breaker.
 fn verdict(outcome: &Outcome) -> Verdict {
     match outcome {
         Outcome::Delivered => Verdict::Success,
         Outcome::Unacknowledged => Verdict::Neutral,
-        Outcome::Failed(CallError::TooManyStreams) => Verdict::Failure,
         Outcome::Failed(error) => error.verdict(),
     }
 }
@@ -184,6 +182,7 @@ fn sent(outcome: &Outcome, probe: bool) -> Sent {
         Outcome::Delivered => Sent::Acknowledged,
         Outcome::Unacknowledged => Sent::Unacknowledged,
         Outcome::Failed(CallError::Crashed) if !probe => Sent::Lost(Loss::Crashed),
+        Outcome::Failed(CallError::TooManyStreams) => Sent::NoStream,
         Outcome::Failed(error) if error.request_fault() => Sent::Lost(Loss::Rejected),
         Outcome::Failed(_) => Sent::Failed,
     }
@@ -192,6 +191,8 @@ fn sent(outcome: &Outcome, probe: bool) -> Sent {
 fn log_failure(agent: &str, event: &str, error: &CallError, probe: bool) {
     let agent = safe_text(agent);
     match error {
+        // Told by the client, at a limited rate: many come at once, and nothing was sent.
+        CallError::TooManyStreams => {}
         CallError::Encode if probe => tracing::warn!(
             "Evicted held stream status notification for {agent}: it cannot be encoded \
              (encode:{error}); the circuit breaker is not affected"

@@ -58,8 +58,8 @@ const RESERVED_STREAMS: usize = NOTICES_IN_FLIGHT + guardian::IN_FLIGHT + 1;
 /// The presented session was superseded.
 const FAILED_PRECONDITION: u32 = 9;
 
-const TOO_MANY_FIRST: Duration = Duration::from_millis(10);
-const TOO_MANY_LAST: Duration = Duration::from_millis(100);
+pub(crate) const TOO_MANY_FIRST: Duration = Duration::from_millis(10);
+pub(crate) const TOO_MANY_LAST: Duration = Duration::from_millis(100);
 
 /// A handle to the server; clones share one connection.
 #[derive(Debug, Clone)]

@@ -69,6 +69,10 @@ struct Model {
     rules: config::Notify,
     now: Instant,
     stage: Stage,
+    /// Nothing starts before this.
+    paused_until: Instant,
+    /// Length of the next pause, in milliseconds.
+    pause: u64,
     held: VecDeque<Item>,
     flying: Vec<(Item, Option<Story>)>,
     waiting: Vec<Story>,
@@ -87,6 +91,8 @@ impl Model {
             rules,
             now,
             stage: Stage::Normal,
+            paused_until: now,
+            pause: 10,
             held: VecDeque::new(),
             flying: Vec::new(),
             waiting: Vec::new(),
@@ -180,7 +186,7 @@ impl Model {
             Stage::Final => 64,
             Stage::Over => 0,
         };
-        if self.flying.len() >= width {
+        if self.flying.len() >= width || self.now < self.paused_until {
             return (None, facts);
         }
         let free = self.held.iter().position(|held| !self.flies(held.session));
@@ -207,6 +213,12 @@ impl Model {
         let newer = self.held.iter().any(|held| held.session == item.session);
         let last = self.stage == Stage::Final;
         let mut facts = Vec::new();
+        if sent != Sent::NoStream {
+            self.pause = 10;
+        } else if self.now >= self.paused_until {
+            self.paused_until = self.now + Duration::from_millis(self.pause);
+            self.pause = (self.pause * 2).min(100);
+        }
         match sent {
             Sent::Acknowledged => {
                 self.leave(item, "acknowledged");
@@ -220,7 +232,7 @@ impl Model {
                     self.end(item, End::Lost, &mut facts);
                 }
             }
-            Sent::Failed if newer => {
+            Sent::Failed | Sent::NoStream if newer => {
                 self.leave(item, "superseded");
                 facts.push(match story {
                     Some(_) => Fact::Ended(End::Superseded),
@@ -233,7 +245,12 @@ impl Model {
                     self.end(item, End::Shutdown, &mut facts);
                 }
             }
-            Sent::Failed => {
+            Sent::NoStream if last => {
+                facts.extend(story.map(|_| Fact::Ended(End::Shutdown)));
+                facts.push(Fact::Requeued);
+                self.held.push_front(item);
+            }
+            Sent::Failed | Sent::NoStream => {
                 facts.push(Fact::Requeued);
                 match story {
                     Some(story) => self.waiting.push(story),
@@ -391,6 +408,8 @@ enum Step {
     Land(prop::sample::Index, Sent, f64),
     /// The server, or the connection, is gone: every send fails.
     ServerRestart,
+    /// Other calls have all the streams.
+    ConnectionFull,
     /// An owner's recovery: DISCONNECTED, and CONNECTED once that is settled.
     OwnerRestart(u8),
     Settle(u8),
@@ -408,6 +427,7 @@ fn step() -> impl Strategy<Value = Step> {
     let sent = prop::sample::select(vec![
         Sent::Acknowledged,
         Sent::Failed,
+        Sent::NoStream,
         Sent::Unacknowledged,
         Sent::Unacknowledged,
         Sent::Unacknowledged,
@@ -420,9 +440,11 @@ fn step() -> impl Strategy<Value = Step> {
         30 => Just(Step::Start),
         90 => (index, sent, 0.0..=1.0).prop_map(|(at, sent, chance)| Step::Land(at, sent, chance)),
         3 => Just(Step::ServerRestart),
+        3 => Just(Step::ConnectionFull),
         5 => session.clone().prop_map(Step::OwnerRestart),
         3 => session.clone().prop_map(Step::Settle),
         8 => (session, any::<bool>()).prop_map(|(session, held)| Step::Hold(session, held)),
+        10 => (0u64..100).prop_map(Step::Clock),
         25 => (0u64..4_000).prop_map(Step::Clock),
         2 => (4_000u64..60_000).prop_map(Step::Clock),
         1 => Just(Step::FinalSend),
@@ -500,6 +522,11 @@ impl Both {
             Step::ServerRestart => {
                 while !self.flying.is_empty() {
                     self.land(0, Sent::Failed, 0.5);
+                }
+            }
+            Step::ConnectionFull => {
+                while !self.flying.is_empty() {
+                    self.land(0, Sent::NoStream, 0.5);
                 }
             }
             Step::OwnerRestart(session) => {

@@ -7,6 +7,7 @@ use Event::{Connected, Disconnected};
 use Loss::{AtCapacity, Crashed, Evicted, Rejected};
 
 mod storm;
+mod streams;
 
 fn notice(session: usize, event: Event) -> Notice {
     Notice {
@@ -39,6 +40,10 @@ impl Rig {
 
     fn wait(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
+    }
+
+    fn wait_ms(&mut self, millis: u64) {
+        self.now += Duration::from_millis(millis);
     }
 
     fn offer(&mut self, session: usize, event: Event) -> Vec<Fact> {

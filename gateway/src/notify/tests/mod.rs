@@ -2,6 +2,7 @@
 
 mod outages;
 mod refusals;
+mod streams;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -196,24 +197,6 @@ async fn notify_7_a_probe_that_does_not_answer_is_a_failure_after_its_deadline()
     assert!(started.elapsed() < LONG / 2, "took {:?}", started.elapsed());
     let reopened = r#"upstream_circuit_transitions_total{state="open"}"#;
     assert!(metric(&metrics, reopened) >= Some(2.0));
-}
-
-/// Not in a circle: that would be a busy loop with a log line each.
-#[tokio::test]
-async fn permit_11_on_this_lane_a_full_connection_is_a_failure_to_the_breaker() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let metrics = metrics();
-    let upstream = upstream(listener.local_addr().unwrap(), &metrics, |_| {});
-    let _peer = timeout(LONG, Peer::accept(&listener, Some(0)))
-        .await
-        .unwrap();
-    let notifier = notifier(&upstream, &metrics, 100);
-    notifier.send(notice(1, Event::Connected));
-    let open = || matches!(upstream.breaker_state(), BreakerState::Open { .. });
-    until("open", open).await;
-    until("held again", || value(&metrics, "requeued_total") == 5.0).await;
-    let full = r#"upstream_rpc_errors_total{code="too_many_streams",rpc_name="notify_stream"}"#;
-    assert_eq!(metric(&metrics, full), Some(5.0));
 }
 
 #[tokio::test]

@@ -77,8 +77,27 @@ impl Server {
         Self::on(listener, script)
     }
 
+    /// Answers at once what is within its stream limit, and refuses the rest.
+    pub(crate) async fn limited(
+        streams: u32,
+        script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self::with(listener, streams, script);
+        server.gate.add_permits(Semaphore::MAX_PERMITS / 2);
+        server
+    }
+
     pub(crate) fn on(
         listener: TcpListener,
+        script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(listener, 1_000, script)
+    }
+
+    fn with(
+        listener: TcpListener,
+        streams: u32,
         script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let address = listener.local_addr().unwrap();
@@ -114,7 +133,7 @@ impl Server {
                 connections.spawn(async move {
                     let mut builder =
                         hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                    builder.max_concurrent_streams(1_000);
+                    builder.max_concurrent_streams(streams);
                     // Ends in an error when the client goes away, which tests do.
                     drop(
                         builder
