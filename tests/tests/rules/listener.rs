@@ -5,7 +5,7 @@ use yuzu_server_stub::{Action, Fault, Rpc};
 use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::http;
 use yuzu_tests::raw::{Connection, Options, Request, code};
-use yuzu_tests::testbed::TestBed;
+use yuzu_tests::testbed::{Setup, TestBed};
 
 async fn ask(connection: &Connection, path: &str) -> u16 {
     let request = Request::new(path).timeout(PATIENCE);
@@ -118,4 +118,39 @@ async fn ready_5_a_server_that_does_not_answer_leaves_it_green() {
         .unwrap();
     assert_eq!(bed.ready().await.0, 200);
     drop(fleet);
+}
+
+#[tokio::test]
+async fn ready_3_the_checks_have_the_names_of_the_contract() {
+    let bed = TestBed::start().await;
+    let (_, body) = bed.ready().await;
+    let checks = body["checks"].as_object().unwrap();
+    let names: Vec<_> = checks.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "agent_sup",
+            "circuit_breaker",
+            "listeners",
+            "registry",
+            "router",
+            "sessions_index",
+            "upstream",
+            "upstream_tls_files"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn ready_4_without_a_listener_for_agents_it_is_red_unless_that_is_allowed() {
+    for (allowed, status) in [(false, 503), (true, 200)] {
+        let setup = Setup::default().gateway(|config| {
+            config.listeners.remove(0);
+            config.lab.allow_no_listeners = allowed;
+        });
+        let bed = setup.start().await;
+        let (answered, body) = bed.ready().await;
+        assert_eq!(answered, status);
+        assert_eq!(body["checks"]["listeners"], allowed);
+    }
 }

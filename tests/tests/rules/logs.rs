@@ -48,7 +48,7 @@ fn secret(of: &str) -> String {
 }
 
 #[tokio::test]
-async fn log_3_no_secret_of_a_message_stands_in_a_log() {
+async fn cmd_19_and_log_3_no_secret_of_a_message_stands_in_a_log() {
     let (log, _guard) = capture();
     let bed = TestBed::start().await;
     let mut agent = bed.bare_agent("a").await;

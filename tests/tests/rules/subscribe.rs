@@ -35,7 +35,7 @@ async fn sub_1_without_a_session_header_it_is_3() {
 }
 
 #[tokio::test]
-async fn sub_2_without_a_pending_registration_it_is_5() {
+async fn sub_2_and_6_without_a_pending_registration_it_is_5() {
     let bed = TestBed::start().await;
     let agent = bed.agent("a").await;
     let unknown = agent.subscribe_as("gw-session-0").await.unwrap_err();

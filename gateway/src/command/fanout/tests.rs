@@ -19,6 +19,10 @@ struct Bench {
 impl Bench {
     /// A fan-out that is dispatched to `targets` agents.
     fn new(targets: u32) -> Self {
+        Self::ending_after(targets, TIMEOUT)
+    }
+
+    fn ending_after(targets: u32, timeout: Duration) -> Self {
         let metrics = Arc::new(Metrics::new("test").unwrap());
         let names = Names {
             targets: (0..targets).map(|n| Arc::from(n.to_string())).collect(),
@@ -31,7 +35,7 @@ impl Bench {
                 buffer_bytes: BUFFER,
                 slow_timeout: SLOW,
             },
-            TIMEOUT,
+            timeout,
         );
         for target in 0..targets {
             fanout.expect(target);
@@ -411,4 +415,13 @@ async fn answers_of_many_agents_at_once_arrive_whole_in_order_and_once() {
         }
     }
     assert_eq!(b.status().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmd_14_a_silent_fan_out_lives_as_long_as_its_timeout_says() {
+    let mut b = Bench::ending_after(1, Duration::from_secs(3_600));
+    advance(Duration::from_secs(3_599)).await;
+    assert!(b.body.frame().now_or_never().is_none(), "no idle guard");
+    assert!(b.fanout.try_reply(0, &terminal("late")));
+    assert!(b.body.frame().await.unwrap().unwrap().is_data());
 }

@@ -82,10 +82,10 @@ impl System {
              metrics: http://{}/metrics   health: http://{}/readyz\n\
              server stub: {}\n\n\
              one more agent by hand:\n  \
-             cargo run --release -p yuzu-tests --bin yuzu-fleet -- --gateway {agents} \
+             cargo run --release --bin yuzu-fleet -- --gateway {agents} \
              --prefix by-hand-\n\
              one command by hand:\n  \
-             cargo run --release -p yuzu-server-stub -- send --gateway {management} \
+             cargo run --release --bin yuzu-server-stub -- send --gateway {management} \
              --agent {PREFIX}0 --plugin shell --action echo\n\
              Ctrl-C ends the demo\n",
             self.gateway.metrics_address(),
