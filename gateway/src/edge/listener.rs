@@ -384,7 +384,12 @@ where
             }
             debug!(%error, "connection ended");
         }
-        Err(reason) => debug!(?reason, "connection closed by this side"),
+        Err(reason) => {
+            if reason == CloseReason::AnswerNotTaken {
+                connection.metrics().grpc_connection_killed_total.inc();
+            }
+            debug!(?reason, "connection closed by this side");
+        }
     }
 }
 

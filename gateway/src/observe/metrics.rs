@@ -215,7 +215,7 @@ families! {
     /// Request bytes discarded
     grpc_dropped_data_bytes_total: IntCounterVec =
         counters(&["reason"], &[&["extra_request_data"], &["stream_ended"]]);
-    /// Connections closed because they held too much memory or flooded
+    /// Connections closed because they held too much memory, flooded or left answers untaken
     grpc_connection_killed_total: IntCounter = counter();
     /// Requests that were not complete in time
     grpc_recv_timeout_total: IntCounter = counter();

@@ -94,6 +94,8 @@ async fn a_register_answer_nobody_takes_closes_the_connection() {
         assert_eq!(data_bytes(&received, 1), window as usize);
         serves(&operator, &mut agent, &format!("window-{window}")).await;
     }
+    bed.metric_becomes("grpc_connection_killed_total", &[], 2.0)
+        .await;
     bed.stop().await;
 }
 
