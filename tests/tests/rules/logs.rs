@@ -3,7 +3,7 @@
 use crate::support::{command, soon, success};
 use prost::Message;
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use tonic::Code;
 use yuzu_proto::agent::v1::{CommandRequest, CommandResponse, HeartbeatRequest, InventoryReport};
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
@@ -29,8 +29,16 @@ impl Log {
     }
 }
 
+/// While there is one subscriber only, tracing asks the thread that first meets a line whether
+/// anybody wants it, and a test without a log would answer for all. So there are two.
+static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+    let everything = tracing_subscriber::fmt().with_env_filter("yuzu_gateway=trace");
+    tracing::Dispatch::new(everything.with_writer(std::io::sink).finish())
+});
+
 /// Everything the gateway writes on this thread, which is the whole runtime of a test.
 fn capture() -> (Log, tracing::subscriber::DefaultGuard) {
+    LazyLock::force(&SECOND);
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -147,4 +155,27 @@ async fn log_4_text_of_an_agent_is_cut_and_its_control_characters_are_masked() {
             .any(|line| line.starts_with("2026 INFO forged")),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn old_fault_16_agents_that_leave_together_write_one_line_each() {
+    let (log, _guard) = capture();
+    let bed = TestBed::start().await;
+    let mut agents = Vec::new();
+    for n in 0..100 {
+        agents.push(bed.agent(&format!("a-{n}")).await);
+    }
+    let before = log.text().len();
+    agents.iter().for_each(|agent| agent.connection.cut());
+    bed.metric_becomes("agents_disconnected_total", &[("node", &node())], 100.0)
+        .await;
+    let text = log.text().split_off(before);
+    let of = |level: &str| text.lines().filter(|line| line.contains(level)).count();
+    assert_eq!((of(" WARN "), of("ERROR")), (0, 0), "{text}");
+    assert_eq!(of(" INFO "), 100, "one for each: {text}");
+}
+
+/// The name of a node with the default configuration.
+fn node() -> String {
+    yuzu_gateway::config::Config::default().node.name
 }

@@ -333,3 +333,30 @@ async fn old_fault_1_a_register_that_waited_too_long_is_told_so_before_its_deadl
     let calls = bed.server.view(|s| s.counts(Rpc::ProxyRegister).received);
     assert_eq!(calls, 1, "no call is left running for nobody");
 }
+
+#[tokio::test]
+async fn old_fault_17_batches_go_on_however_fast_heartbeats_come() {
+    let bed = TestBed::start().await;
+    // 5,000 a second where the machine can; each is acknowledged as fast as it comes.
+    let fleet = Fleet::start(Options {
+        heartbeat: Some(Duration::from_millis(20)),
+        ..bed.fleet(100)
+    });
+    fleet.all_subscribed(PATIENCE).await.unwrap();
+    bed.server
+        .wait_received(Rpc::BatchHeartbeat, 30, PATIENCE)
+        .await
+        .unwrap();
+    let acknowledged = fleet.snapshot().heartbeats_acked;
+    assert!(acknowledged > 1_000, "{acknowledged} heartbeats");
+    let times: Vec<_> = bed
+        .server
+        .received(Rpc::BatchHeartbeat)
+        .iter()
+        .map(|batch| batch.at)
+        .collect();
+    let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max();
+    // One every 100 ms; the old gateway paused for 40 s.
+    assert!(longest < Some(Duration::from_secs(5)), "{longest:?}");
+    drop(fleet);
+}
