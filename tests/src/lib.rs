@@ -13,4 +13,5 @@ pub mod metrics;
 pub mod operator;
 pub mod process;
 pub mod raw;
+pub mod stub_process;
 pub mod testbed;

@@ -37,6 +37,20 @@ impl GatewayProcess {
     /// # Errors
     /// A sentence for the user, with the end of the log.
     pub async fn start(binary: &Path, server: SocketAddr, limit: Duration) -> Result<Self, String> {
+        Self::start_with(binary, server, "", limit).await
+    }
+
+    /// As [`GatewayProcess::start`], with more lines of configuration: keys of `[upstream]`
+    /// first, then tables that are neither a listener nor `[observe]`.
+    ///
+    /// # Errors
+    /// As [`GatewayProcess::start`].
+    pub async fn start_with(
+        binary: &Path,
+        server: SocketAddr,
+        more: &str,
+        limit: Duration,
+    ) -> Result<Self, String> {
         let name = format!("yuzu-gateway-{}-{}", std::process::id(), server.port());
         let directory = std::env::temp_dir().join(name);
         let io = |e: std::io::Error| format!("{}: {e}", directory.display());
@@ -47,9 +61,9 @@ impl GatewayProcess {
             "[[listener]]\nname = \"agent\"\nservices = [\"agent\"]\naddress = \"{agents}\"\n\n\
              [[listener]]\nname = \"management\"\nservices = [\"management\"]\n\
              address = \"{management}\"\n\n\
-             [upstream]\nendpoints = [\"http://{server}\"]\n\n\
              [observe]\nmetrics_address = \"{metrics}\"\nhealth_address = \"{health}\"\n\
-             log_level = \"warn\"\n"
+             log_level = \"warn\"\n\n\
+             [upstream]\nendpoints = [\"http://{server}\"]\n{more}\n"
         );
         fs::write(&config, text).map_err(io)?;
         let log = File::create(directory.join("log")).map_err(io)?;
@@ -145,8 +159,16 @@ impl Drop for GatewayProcess {
 /// # Errors
 /// A sentence for the user, when it is not there.
 pub fn gateway_binary() -> Result<PathBuf, String> {
+    beside("yuzu-gateway", "--gateway-binary")
+}
+
+/// A program beside the running one; the user may name another with `option`.
+///
+/// # Errors
+/// A sentence for the user, when it is not there.
+pub fn beside(name: &str, option: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    let binary = own.with_file_name("yuzu-gateway");
+    let binary = own.with_file_name(name);
     if binary.is_file() {
         return Ok(binary);
     }
@@ -156,8 +178,8 @@ pub fn gateway_binary() -> Result<PathBuf, String> {
         " --release"
     };
     Err(format!(
-        "{} is not there: build it with `cargo build{profile} -p yuzu-gateway`, or name another \
-         with --gateway-binary",
+        "{} is not there: build it with `cargo build{profile} --bin {name}`, or name another with \
+         {option}",
         binary.display()
     ))
 }

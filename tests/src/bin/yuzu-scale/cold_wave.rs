@@ -1,0 +1,65 @@
+//! 1,000 agents that come at once to a gateway that has none.
+
+use crate::bed::{self, Bed, Binaries};
+use crate::report::Report;
+use std::time::Duration;
+use tokio::time::Instant;
+use yuzu_server_stub::{RouteState, Rpc, State, StubConfig};
+use yuzu_tests::fleet::Fleet;
+
+pub(crate) const ABOUT: &str = "1,000 agents come at once, every CONNECTED is delivered";
+
+const AGENTS: usize = 1_000;
+const IN_FLIGHT: u64 = 10;
+const LIMIT: Duration = Duration::from_secs(60);
+/// After the last agent has subscribed.
+const TAIL: Duration = Duration::from_millis(300);
+
+pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
+    let bed = Bed::start(binaries, StubConfig::default()).await?;
+    let started = Instant::now();
+    let fleet = Fleet::start(bed.fleet("cold-", AGENTS));
+    let subscribed = async {
+        let all = fleet.all_subscribed(LIMIT).await;
+        all.map(|_| started.elapsed())
+            .map_err(|now| format!("only {} agents are subscribed", now.subscribed))
+    };
+    let told = async {
+        let all = |state: &State| {
+            (state.counts(Rpc::NotifyStreamStatus).ok == AGENTS as u64).then_some(())
+        };
+        bed.server_has("every CONNECTED", LIMIT, all).await?;
+        Ok(started.elapsed())
+    };
+    let (subscribed, told) = tokio::try_join!(subscribed, told)?;
+    let metrics = bed::scrape(&bed.gateway).await?;
+    let (counts, known) = bed.server.view(|state| {
+        let known = bed::routes(state, RouteState::Connected);
+        (*state.counts(Rpc::NotifyStreamStatus), known)
+    });
+    let mut report = Report::default();
+    let of = |name| bed::value(&metrics, name, &[]);
+    report.exactly("dropped", of("upstream_notify_dropped_total")?, 0);
+    report.exactly("lost", of("upstream_notify_lost_total")?, 0);
+    report.exactly("recorded as connected", known, AGENTS as u64);
+    report.exactly(
+        "notices the server received",
+        counts.received,
+        AGENTS as u64,
+    );
+    report.at_most(
+        "most in flight at the server",
+        counts.max_in_flight,
+        IN_FLIGHT,
+    );
+    report.count("most held", of("upstream_notify_pending_hwm")?);
+    report.time("first connect to last subscription", subscribed);
+    report.time("first connect to last CONNECTED recorded", told);
+    report.within(
+        "last subscription to last CONNECTED recorded",
+        told.saturating_sub(subscribed),
+        TAIL,
+    );
+    fleet.stop().await;
+    Ok(report)
+}

@@ -1,0 +1,160 @@
+//! 5,000 sessions whose CONNECTED the server does not record for a minute.
+
+use crate::bed::{self, Bed, Binaries};
+use crate::report::Report;
+use prost::Message;
+use std::collections::HashSet;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use yuzu_proto::gateway::v1::StreamStatusAck;
+use yuzu_proto::gateway::v1::stream_status_notification::Event;
+use yuzu_server_stub::{Action, Fault, RouteState, Rpc, State, StubConfig};
+use yuzu_tests::agent::Agent;
+use yuzu_tests::cli::check_descriptors;
+use yuzu_tests::fleet::{Fleet, Options};
+
+pub(crate) const ABOUT: &str = "5,000 sessions refused with acknowledged=false for 60 s";
+
+const SESSIONS: usize = 5_000;
+const CONNECTS_PER_SECOND: f64 = 1_000.0;
+const REFUSED: Duration = Duration::from_secs(60);
+const RECORDED: Duration = Duration::from_secs(60);
+const FRESH: u32 = 20;
+const FRESH_BOUND: Duration = Duration::from_millis(20);
+const RESENDS: u64 = 5;
+const ANSWER: Duration = Duration::from_millis(5);
+const LIMIT: Duration = Duration::from_secs(120);
+const PREFIX: &str = "refused-";
+const RPC: Rpc = Rpc::NotifyStreamStatus;
+
+pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
+    check_descriptors(SESSIONS)?;
+    let bed = Bed::start(binaries, StubConfig::default()).await?;
+    let refuse = rules(&bed)?;
+    let fleet = Fleet::start(Options {
+        connects_per_second: Some(CONNECTS_PER_SECOND),
+        ..bed.fleet(PREFIX, SESSIONS)
+    });
+    let all = fleet.all_subscribed(LIMIT).await;
+    all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
+    let refused = |state: &State| (state.counts(RPC).refused >= SESSIONS as u64).then_some(());
+    bed.server_has("every refusal", LIMIT, refused).await?;
+
+    let started = Instant::now();
+    let (mut connected, mut disconnected) = (Vec::new(), Vec::new());
+    for number in 0..FRESH {
+        sleep_until(started + REFUSED * number / FRESH).await;
+        let (came, went) = fresh(&bed, number).await?;
+        connected.push(came);
+        disconnected.push(went);
+    }
+    sleep_until(started + REFUSED).await;
+    let accepted = bed.server.view(|state| state.counts(RPC).ok);
+    bed.server.remove_fault(refuse);
+    let changed = Instant::now();
+    let wanted = accepted + SESSIONS as u64;
+    let recorded = |state: &State| (state.counts(RPC).ok >= wanted).then_some(());
+    bed.server_has("every CONNECTED", LIMIT, recorded).await?;
+    let recorded = changed.elapsed();
+
+    let metrics = bed::scrape(&bed.gateway).await?;
+    let lost = bed::value(&metrics, "upstream_notify_lost_total", &[])?;
+    let (resends, in_flight, known) = bed.server.view(|state| {
+        let resends = resends(state);
+        let known = bed::routes(state, RouteState::Connected);
+        (resends.len() as u64, most_at_once(&resends), known)
+    });
+    let (came, came_most) = bed::median_and_most(connected);
+    let (went, went_most) = bed::median_and_most(disconnected);
+    let mut report = Report::default();
+    report.exactly("recorded as connected", known, SESSIONS as u64);
+    report.within(
+        "change of mind to the last one recorded",
+        recorded,
+        RECORDED,
+    );
+    report.exactly("lost", lost, 0);
+    report.time("fresh CONNECTED, median of 20", came);
+    report.within("the same, slowest", came_most, FRESH_BOUND);
+    report.time("fresh DISCONNECTED, median of 20", went);
+    report.within("the same, slowest", went_most, FRESH_BOUND);
+    report.count("resends", resends);
+    report.at_most("most resends in flight", in_flight, RESENDS);
+    fleet.stop().await;
+    Ok(report)
+}
+
+/// Every notice takes a while, those of fresh agents are recorded, other CONNECTED are not.
+fn rules(bed: &Bed) -> Result<yuzu_server_stub::FaultId, String> {
+    let add = |fault: Fault| bed.server.fault(fault).map_err(|e| e.to_string());
+    add(Fault::new(RPC, Action::Delay(ANSWER)))?;
+    let yes = StreamStatusAck { acknowledged: true }.encode_to_vec();
+    for number in 0..FRESH {
+        let answer = Action::Answer(yes.clone().into());
+        add(Fault::new(RPC, answer)
+            .agent(&fresh_id(number))
+            .with_effect())?;
+    }
+    add(Fault::new(RPC, Action::Refuse).event(Event::Connected))
+}
+
+/// An agent comes and goes: from its call to the server's acknowledgement of the notice.
+async fn fresh(bed: &Bed, number: u32) -> Result<(Duration, Duration), String> {
+    let agent = Agent::connect(bed.gateway.agents, &fresh_id(number)).await;
+    let mut agent = agent.map_err(|e| e.to_string())?;
+    agent.register().await?;
+    let before = bed.server.view(|state| state.counts(RPC).ok);
+    let acknowledged = |count: u64| {
+        let more = move |state: &State| (state.counts(RPC).ok == before + count).then_some(());
+        bed.server_has("a fresh notice", LIMIT, more)
+    };
+    let started = Instant::now();
+    agent.subscribe().await?;
+    acknowledged(1).await?;
+    let came = started.elapsed();
+    let started = Instant::now();
+    agent.half_close().await?;
+    acknowledged(2).await?;
+    Ok((came, started.elapsed()))
+}
+
+/// When the server had each notice of the fleet that was not the first of its session.
+fn resends(state: &State) -> Vec<Instant> {
+    let mut sessions = HashSet::new();
+    bed::notices(state)
+        .filter(|(_, notice)| notice.agent_id.starts_with(PREFIX))
+        .filter(|(_, notice)| !sessions.insert(notice.session_id.clone()))
+        .map(|(at, _)| at)
+        .collect()
+}
+
+/// Each is in flight for as long as the server takes at least. The times are in order.
+fn most_at_once(times: &[Instant]) -> u64 {
+    let mut oldest = 0;
+    let mut most = 0;
+    for (newest, at) in times.iter().enumerate() {
+        while *at - times[oldest] >= ANSWER {
+            oldest += 1;
+        }
+        most = most.max(newest - oldest + 1);
+    }
+    most as u64
+}
+
+fn fresh_id(number: u32) -> String {
+    format!("fresh-{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_overlaps() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(most_at_once(&[]), 0);
+        assert_eq!(most_at_once(&[at(0), at(5), at(10)]), 1);
+        assert_eq!(most_at_once(&[at(0), at(4), at(5), at(8), at(20)]), 3);
+    }
+}

@@ -1,0 +1,184 @@
+//! Figures with their bounds, as a table or as JSON.
+
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// What one scenario measured.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    figures: Vec<Figure>,
+}
+
+#[derive(Debug)]
+struct Figure {
+    name: String,
+    value: Number,
+    /// None: told only.
+    bound: Option<Bound>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Number {
+    Count(u64),
+    Milliseconds(f64),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    Exactly(Number),
+    AtMost(Number),
+}
+
+impl Number {
+    fn value(self) -> f64 {
+        match self {
+            Self::Count(count) => count as f64,
+            Self::Milliseconds(ms) => ms,
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Count(count) => count.to_string(),
+            Self::Milliseconds(ms) => format!("{ms:.3} ms"),
+        }
+    }
+}
+
+impl From<Duration> for Number {
+    fn from(time: Duration) -> Self {
+        Self::Milliseconds(time.as_secs_f64() * 1_000.0)
+    }
+}
+
+impl Bound {
+    fn holds(self, value: Number) -> bool {
+        match self {
+            Self::Exactly(wanted) => value.value() == wanted.value(),
+            Self::AtMost(most) => value.value() <= most.value(),
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Exactly(wanted) => format!("= {}", wanted.text()),
+            Self::AtMost(most) => format!("<= {}", most.text()),
+        }
+    }
+}
+
+impl Report {
+    /// A number that must be this one.
+    pub(crate) fn exactly(&mut self, name: &str, value: u64, wanted: u64) {
+        self.add(
+            name,
+            Number::Count(value),
+            Some(Bound::Exactly(Number::Count(wanted))),
+        );
+    }
+
+    /// A number that must not be above this one.
+    pub(crate) fn at_most(&mut self, name: &str, value: u64, most: u64) {
+        self.add(
+            name,
+            Number::Count(value),
+            Some(Bound::AtMost(Number::Count(most))),
+        );
+    }
+
+    /// A time that must not be above this one.
+    pub(crate) fn within(&mut self, name: &str, value: Duration, most: Duration) {
+        self.add(name, value.into(), Some(Bound::AtMost(most.into())));
+    }
+
+    /// A number without a bound.
+    pub(crate) fn count(&mut self, name: &str, value: u64) {
+        self.add(name, Number::Count(value), None);
+    }
+
+    /// A time without a bound.
+    pub(crate) fn time(&mut self, name: &str, value: Duration) {
+        self.add(name, value.into(), None);
+    }
+
+    fn add(&mut self, name: &str, value: Number, bound: Option<Bound>) {
+        self.figures.push(Figure {
+            name: name.to_owned(),
+            value,
+            bound,
+        });
+    }
+
+    /// Every bound is met.
+    pub(crate) fn holds(&self) -> bool {
+        self.figures.iter().all(Figure::holds)
+    }
+
+    /// One line for each figure, under a line with the scenario's name and verdict.
+    pub(crate) fn table(&self, scenario: &str) -> String {
+        let mut text = format!("{scenario}: {}\n", verdict(self.holds()));
+        for figure in &self.figures {
+            let (bound, verdict) = match figure.bound {
+                None => (String::new(), ""),
+                Some(bound) => (bound.text(), verdict(figure.holds())),
+            };
+            let value = figure.value.text();
+            // Writing to a string can't fail.
+            let _ = writeln!(
+                text,
+                "  {:<58} {value:>14} {bound:>16}  {verdict}",
+                figure.name
+            );
+        }
+        text
+    }
+
+    pub(crate) fn json(&self, scenario: &str) -> Value {
+        let figures = self.figures.iter().map(|figure| {
+            json!({
+                "name": figure.name,
+                "value": figure.value.value(),
+                "unit": match figure.value {
+                    Number::Count(_) => "count",
+                    Number::Milliseconds(_) => "ms",
+                },
+                "bound": figure.bound.map(Bound::text),
+                "met": figure.holds(),
+            })
+        });
+        json!({
+            "scenario": scenario,
+            "met": self.holds(),
+            "figures": figures.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Figure {
+    fn holds(&self) -> bool {
+        self.bound.is_none_or(|bound| bound.holds(self.value))
+    }
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_figure_over_its_bound_fails_the_report() {
+        let mut report = Report::default();
+        report.count("told", 7);
+        report.exactly("refused", 0, 0);
+        report.within("time", Duration::from_millis(5), Duration::from_millis(5));
+        assert!(report.holds());
+        report.at_most("in flight", 49, 48);
+        assert!(!report.holds());
+        assert_eq!(report.json("x")["figures"][3]["met"], false);
+        assert_eq!(report.table("x").matches("MISSED").count(), 2);
+    }
+}
