@@ -2,6 +2,7 @@
 
 use crate::bed::{self, Binaries};
 use crate::report::Report;
+use crate::tap::Tap;
 use serde_json::Value;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -26,7 +27,9 @@ const POLL: Duration = Duration::from_millis(5);
 
 pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     let server = StubProcess::start(&binaries.stub).await?;
-    let gateway = bed::gateway(binaries, server.address, CONFIG).await?;
+    let tap = Tap::start(server.address).await;
+    let tap = tap.map_err(|e| e.to_string())?;
+    let gateway = bed::gateway(binaries, tap.address, CONFIG).await?;
     let mut agents = Vec::new();
     for number in 0..AGENTS {
         agents.push(Agent::attach(gateway.agents, &agent_id(number)).await?);
@@ -35,6 +38,7 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     bed::gateway_has(&gateway, "every CONNECTED", LIMIT, told).await?;
 
     server.freeze()?;
+    tap.forget();
     let opening = open_the_breaker(&gateway);
     let watching = watch(&gateway, agents);
     let (failed, watched) = tokio::join!(opening, watching);
@@ -64,6 +68,7 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     report.exactly("notices held before the server woke", held, AGENTS as u64);
     judge_open_times(&mut report, &watched.open);
     report.time("SIGCONT to the last DISCONNECTED", delivered);
+    judge_wire(&mut report, &tap, watched.half_open);
     judge_delivery(&mut report, &seen);
     Ok(report)
 }
@@ -160,24 +165,47 @@ fn judge_open_times(report: &mut Report, open: &[Duration]) {
     );
 }
 
+/// What the gateway sent: the probe in each half-open period, the last of which closed the
+/// breaker, and then the others.
+fn judge_wire(report: &mut Report, tap: &Tap, failed: u64) {
+    let ids: Vec<String> = (0..AGENTS).map(agent_id).collect();
+    let order = tap.order(&ids);
+    let probes = order.iter().take_while(|number| **number == 0).count();
+    let rest = &order[probes..];
+    let in_place = rest.iter().zip(1..).filter(|(a, b)| **a == *b).count();
+    report.exactly(
+        "times the probe's notice was sent",
+        probes as u64,
+        failed + 1,
+    );
+    report.exactly(
+        "notices sent after it",
+        rest.len() as u64,
+        AGENTS as u64 - 1,
+    );
+    report.exactly(
+        "of them in the order of leaving",
+        in_place as u64,
+        AGENTS as u64 - 1,
+    );
+}
+
 fn judge_delivery(report: &mut Report, seen: &[String]) {
-    let probe = agent_id(0);
     let times = |id: &String| seen.iter().filter(|other| *other == id).count();
-    let twice = (1..AGENTS).map(agent_id).filter(|id| times(id) > 1).count();
-    let mut order: Vec<&String> = seen.iter().collect();
-    order.dedup();
-    let wanted: Vec<String> = (0..AGENTS).map(agent_id).collect();
-    let in_place = order.iter().zip(&wanted).filter(|(a, b)| **a == *b).count();
+    let others = (1..AGENTS).map(agent_id);
+    let once = others.filter(|id| times(id) == 1).count();
+    let probe = agent_id(0);
+    let first = seen.iter().take_while(|id| **id == probe).count();
     report.count(
         "times the server saw the probe's notice",
         times(&probe) as u64,
     );
-    report.exactly("other notices it saw twice", twice as u64, 0);
-    report.exactly("notices it saw in order", in_place as u64, AGENTS as u64);
+    let after = times(&probe) - first;
+    report.exactly("of them after another notice", after as u64, 0);
     report.exactly(
-        "notices it saw, repeats of the probe aside",
-        order.len() as u64,
-        AGENTS as u64,
+        "other notices it saw exactly once",
+        once as u64,
+        AGENTS as u64 - 1,
     );
 }
 
@@ -185,8 +213,8 @@ fn judge_delivery(report: &mut Report, seen: &[String]) {
 fn disconnected(received: &Value) -> Vec<String> {
     let last = received["last"].as_array().into_iter().flatten();
     let notices = last.map(|entry| &entry["message"]);
-    // DISCONNECTED is 2 in the contract.
-    let gone = notices.filter(|notice| notice["event"] == 2);
+    // DISCONNECTED is 1 in the contract.
+    let gone = notices.filter(|notice| notice["event"] == 1);
     gone.filter_map(|notice| notice["agent_id"].as_str().map(str::to_owned))
         .collect()
 }

@@ -13,6 +13,7 @@ mod refused_notices;
 mod register_storm;
 mod report;
 mod stream_limit;
+mod tap;
 
 use bed::Binaries;
 use clap::{Parser, Subcommand, ValueEnum};

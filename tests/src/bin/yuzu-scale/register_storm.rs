@@ -14,6 +14,7 @@ const AGENTS: u64 = 600;
 const PERMITS: u64 = 48;
 const DELAY: Duration = Duration::from_millis(50);
 const ROUNDS: u64 = 5;
+const ALONE: u64 = 10;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// One round, from both sides.
@@ -27,6 +28,11 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     let bed = Bed::start(binaries, StubConfig::default()).await?;
     let slow = Fault::new(Rpc::ProxyRegister, Action::Delay(DELAY));
     bed.server.fault(slow).map_err(|e| e.to_string())?;
+    let mut alone = Vec::new();
+    for number in 0..ALONE {
+        alone.push(lone_register(&bed, number).await?);
+    }
+    let (alone, _) = bed::median_and_most(alone);
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
         rounds.push(storm(&bed, round).await?);
@@ -48,18 +54,28 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     report.exactly(
         "calls the server received",
         counts.received,
-        AGENTS * ROUNDS,
+        AGENTS * ROUNDS + ALONE,
     );
     report.at_most(
         "most in flight at the server",
         counts.max_in_flight,
         PERMITS,
     );
+    report.time("one Register alone, median", alone);
     report.within("first call to last answer, median round", server, bound);
     report.time("the same, slowest round", server_most);
     report.time("as the agents see it, median round", agents);
     report.time("the same, slowest round", agents_most);
     Ok(report)
+}
+
+/// What the server's timer and one round trip make of its 50 ms.
+async fn lone_register(bed: &Bed, number: u64) -> Result<Duration, String> {
+    let agent = Agent::connect(bed.gateway.agents, &format!("alone-{number}")).await;
+    let mut agent = agent.map_err(|e| e.to_string())?;
+    let started = Instant::now();
+    agent.register().await?;
+    Ok(started.elapsed())
 }
 
 async fn storm(bed: &Bed, round: u64) -> Result<Round, String> {
@@ -70,7 +86,7 @@ async fn storm(bed: &Bed, round: u64) -> Result<Round, String> {
         agents.push(agent.map_err(|e| e.to_string())?);
     }
     bed.server.clear_records();
-    let answered = (round + 1) * AGENTS;
+    let answered = (round + 1) * AGENTS + ALONE;
     let last_answer = bed.server_has("every answer", LIMIT, |state| {
         let counts = state.counts(Rpc::ProxyRegister);
         (counts.received >= answered && counts.in_flight == 0).then(|| {

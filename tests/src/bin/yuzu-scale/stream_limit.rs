@@ -54,8 +54,10 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     judge_permits(&mut report, SECOND, &metrics, &PERMITS_OF_SECOND)?;
     judge_load(&bed, &mut report, SECOND, &second)?;
     let metrics = bed::scrape(&bed.gateway).await?;
-    let of = |labels| bed::value(&metrics, "upstream_rpc_errors_total", labels);
-    report.exactly("calls that failed at the gateway", of(&[])?, 0);
+    let of = |labels| bed::value_or_zero(&metrics, "upstream_rpc_errors_total", labels);
+    let waited = of(&[("code", "too_many_streams")]);
+    report.count("calls that found no stream, unsent and tried again", waited);
+    report.exactly("calls that failed otherwise", of(&[]) - waited, 0);
     let accepted = bed.server.view(State::connections_accepted);
     report.exactly("connections to the server", accepted, 1);
     Ok(report)
