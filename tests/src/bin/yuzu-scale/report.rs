@@ -28,6 +28,7 @@ enum Number {
 enum Bound {
     Exactly(Number),
     AtMost(Number),
+    AtLeast(Number),
 }
 
 impl Number {
@@ -57,6 +58,7 @@ impl Bound {
         match self {
             Self::Exactly(wanted) => value.value() == wanted.value(),
             Self::AtMost(most) => value.value() <= most.value(),
+            Self::AtLeast(least) => value.value() >= least.value(),
         }
     }
 
@@ -64,6 +66,7 @@ impl Bound {
         match self {
             Self::Exactly(wanted) => format!("= {}", wanted.text()),
             Self::AtMost(most) => format!("<= {}", most.text()),
+            Self::AtLeast(least) => format!(">= {}", least.text()),
         }
     }
 }
@@ -90,6 +93,11 @@ impl Report {
     /// A time that must not be above this one.
     pub(crate) fn within(&mut self, name: &str, value: Duration, most: Duration) {
         self.add(name, value.into(), Some(Bound::AtMost(most.into())));
+    }
+
+    /// A time that must not be below this one.
+    pub(crate) fn no_less(&mut self, name: &str, value: Duration, least: Duration) {
+        self.add(name, value.into(), Some(Bound::AtLeast(least.into())));
     }
 
     /// A number without a bound.
