@@ -4,12 +4,13 @@ use crate::bed::{self, Bed, Binaries};
 use crate::report::Report;
 use std::time::Duration;
 use tokio::time::Instant;
-use yuzu_server_stub::{RouteState, Rpc, State, StubConfig};
+use yuzu_server_stub::{Action, Fault, RouteState, Rpc, State, StubConfig};
 use yuzu_tests::fleet::Fleet;
 
 pub(crate) const ABOUT: &str = "1,000 agents come at once, every CONNECTED is delivered";
 
 const AGENTS: usize = 1_000;
+const ANSWER: Duration = Duration::from_millis(1);
 const IN_FLIGHT: u64 = 10;
 const LIMIT: Duration = Duration::from_secs(60);
 /// After the last agent has subscribed.
@@ -17,6 +18,9 @@ const TAIL: Duration = Duration::from_millis(300);
 
 pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     let bed = Bed::start(binaries, StubConfig::default()).await?;
+    // So that more notices wait than may be in flight.
+    let slow = Fault::new(Rpc::NotifyStreamStatus, Action::Delay(ANSWER));
+    bed.server.fault(slow).map_err(|e| e.to_string())?;
     let started = Instant::now();
     let fleet = Fleet::start(bed.fleet("cold-", AGENTS));
     let subscribed = async {
