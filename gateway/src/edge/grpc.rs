@@ -2,7 +2,7 @@
 //!
 //! Responsible for reading one request message within the limits of the connection, and for
 //! answering one message or one status. Streams (Subscribe, SendCommand, WatchEvents) write their
-//! own bodies; they share [`StreamBody`]'s framing helpers. Must never decode a message.
+//! own bodies and share the framing below. Must never decode a message.
 
 use std::pin::Pin;
 use std::sync::Arc;
