@@ -1,8 +1,8 @@
 //! The answers that wait for one caller.
 //!
 //! Responsible for their order, for the bound in bytes (CMD-22), for what one agent may have
-//! waiting beyond it, and for which agents wait. Pure: no task, no clock. Must never drop an
-//! answer by itself.
+//! waiting beyond it, for what the pool of all callers has no room for, and for which agents wait.
+//! Pure: no task, no clock. Must never drop an answer by itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::task::Waker;
 use bytes::{Bytes, BytesMut};
 
 use super::entries::NoAnswer;
+use super::pool::Pool;
 
 /// Bytes that one agent may have waiting beyond the bound, so that it goes on answering other
 /// callers; one answer may wait there whatever its size.
@@ -34,14 +35,26 @@ impl Names {
 }
 
 /// The answers of one SendCommand that its caller has not taken yet.
-#[derive(Default)]
 pub(super) struct Backlog {
+    pool: Arc<Pool>,
     bound: usize,
     queue: VecDeque<Waiting>,
-    /// Of the agents' answers in the queue.
+    /// Of the agents' answers in the queue; as many are taken from the pool.
     bytes: usize,
-    /// The agents that have answers beyond the bound in the queue.
+    /// The agents that have answers beyond the bound in the queue, or wait for room.
     beyond: HashMap<u32, Beyond>,
+    /// The agents that wait for the pool, each with the bytes it brings. Who was woken otherwise
+    /// may still be named.
+    line: VecDeque<(u32, usize)>,
+}
+
+/// Why an answer has to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// The bound is reached, and the agent has had its allowance.
+    Bound,
+    /// The callers of the node together have no room.
+    Pool,
 }
 
 struct Waiting {
@@ -57,8 +70,10 @@ enum What {
 #[derive(Default)]
 struct Beyond {
     bytes: usize,
-    /// Who waits for these answers to leave before it can bring the next.
+    /// Who waits to bring the next.
     owner: Option<Waker>,
+    /// It is in the line for the pool.
+    in_line: bool,
 }
 
 impl Waiting {
@@ -78,11 +93,15 @@ impl Waiting {
 }
 
 impl Backlog {
-    /// An empty one for `bound` bytes of answers.
-    pub(super) fn new(bound: usize) -> Self {
+    /// An empty one for `bound` bytes of answers, taken from `pool`.
+    pub(super) fn new(bound: usize, pool: Arc<Pool>) -> Self {
         Self {
+            pool,
             bound,
-            ..Self::default()
+            queue: VecDeque::new(),
+            bytes: 0,
+            beyond: HashMap::new(),
+            line: VecDeque::new(),
         }
     }
 
@@ -90,34 +109,47 @@ impl Backlog {
         self.queue.is_empty()
     }
 
-    /// Whether the bound is reached.
+    /// Bytes of answers that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the bound is reached, or an agent waits for the pool.
     pub(super) fn is_full(&self) -> bool {
         !self.beyond.is_empty()
     }
 
-    /// Queues an agent's answer. False: there is no room, and the agent has had its allowance.
-    pub(super) fn offer(&mut self, target: u32, frame: &Bytes) -> bool {
+    /// Queues an agent's answer if there is room. One is always taken when none waits: an answer
+    /// larger than the bound passes alone, and a caller that reads goes on when others do not.
+    pub(super) fn offer(&mut self, target: u32, frame: &Bytes) -> Result<(), NoRoom> {
         let len = frame.len();
-        // An answer larger than the bound passes alone.
-        let beyond = self.bytes > 0 && self.bytes + len > self.bound;
+        let alone = self.bytes == 0;
+        let beyond = !alone && self.bytes + len > self.bound;
+        let has = self.beyond.get(&target).map_or(0, |agent| agent.bytes);
+        if beyond && has > 0 && has + len > ALLOWANCE {
+            return Err(NoRoom::Bound);
+        }
+        if alone {
+            self.pool.take(len);
+        } else if !self.pool.try_take(len) {
+            return Err(NoRoom::Pool);
+        }
         if beyond {
-            let agent = self.beyond.entry(target).or_default();
-            if agent.bytes > 0 && agent.bytes + len > ALLOWANCE {
-                return false;
-            }
-            agent.bytes += len;
+            self.beyond.entry(target).or_default().bytes += len;
         }
         self.bytes += len;
         let frame = frame.clone();
         let what = What::Answer { frame, beyond };
         self.queue.push_back(Waiting { target, what });
-        true
+        Ok(())
     }
 
-    /// Has `owner` woken when [`Self::offer`] may accept what it has just refused.
-    pub(super) fn wait(&mut self, target: u32, owner: &Waker) {
-        if let Some(agent) = self.beyond.get_mut(&target) {
-            agent.owner = Some(owner.clone());
+    /// Has `owner` woken when [`Self::offer`] may accept the `len` bytes it has just refused.
+    pub(super) fn wait(&mut self, target: u32, len: usize, why: NoRoom, owner: &Waker) {
+        let agent = self.beyond.entry(target).or_default();
+        agent.owner = Some(owner.clone());
+        if why == NoRoom::Pool && !std::mem::replace(&mut agent.in_line, true) {
+            self.line.push_back((target, len));
         }
     }
 
@@ -132,9 +164,11 @@ impl Backlog {
     pub(super) fn take(&mut self, names: &Names) -> (Bytes, Vec<Waker>) {
         let (count, len) = self.next_piece(names);
         let mut owners = Vec::new();
+        let before = self.bytes;
         for index in 0..count {
             self.give_room_back(index, &mut owners);
         }
+        self.advance_line(before - self.bytes, count == self.queue.len(), &mut owners);
         let mut taken = self.queue.drain(..count);
         let piece = match taken.next() {
             Some(Waiting {
@@ -181,6 +215,7 @@ impl Backlog {
             return;
         };
         self.bytes -= frame.len();
+        self.pool.give_back(frame.len());
         if *beyond && let Some(agent) = self.beyond.get_mut(target) {
             agent.bytes -= frame.len();
             owners.extend(agent.owner.take());
@@ -190,10 +225,57 @@ impl Backlog {
         }
     }
 
+    /// Wakes those in line whose answers fit into `room`, at least one when there is any; all of
+    /// them when no later piece would wake the rest.
+    fn advance_line(&mut self, mut room: usize, all: bool, owners: &mut Vec<Waker>) {
+        while all || room > 0 {
+            let Some((target, len)) = self.line.pop_front() else {
+                return;
+            };
+            let Some(agent) = self.beyond.get_mut(&target) else {
+                continue;
+            };
+            if !std::mem::take(&mut agent.in_line) {
+                continue;
+            }
+            room = room.saturating_sub(len);
+            owners.extend(agent.owner.take());
+            if agent.bytes == 0 {
+                self.beyond.remove(&target);
+            }
+        }
+    }
+
+    /// The agents that wait for the pool: it has room again.
+    pub(super) fn waiting_for_pool(&mut self) -> Vec<Waker> {
+        let mut owners = Vec::new();
+        self.advance_line(0, true, &mut owners);
+        owners
+    }
+
+    /// Forgets everything: the agents that wait for room, and what waited, for the caller of this
+    /// to drop where nobody waits for it.
+    pub(super) fn clear(&mut self) -> (Vec<Waker>, impl Sized + use<>) {
+        self.pool.give_back(std::mem::take(&mut self.bytes));
+        self.line = VecDeque::new();
+        let owners = self.owners();
+        let rest = (
+            std::mem::take(&mut self.queue),
+            std::mem::take(&mut self.beyond),
+        );
+        (owners, rest)
+    }
+
     /// Every agent that waits for room.
     pub(super) fn owners(&mut self) -> Vec<Waker> {
         let agents = self.beyond.values_mut();
         agents.filter_map(|agent| agent.owner.take()).collect()
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        self.pool.give_back(self.bytes);
     }
 }
 

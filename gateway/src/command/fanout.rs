@@ -15,7 +15,8 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
-use super::backlog::{Backlog, Names};
+use super::backlog::{Backlog, Names, NoRoom};
+use super::callers::{Callers, STALL};
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
@@ -23,23 +24,10 @@ use crate::edge::grpc;
 use crate::observe::log::{limit, limited};
 use crate::session::{Reply, ReplySink};
 
-/// A caller has its whole time for so many bytes of answers since it took the last piece, or for
-/// four times its buffer where that is more. Of twice as many it has half the time, and so on: what
-/// it costs is the bytes that wait and how long they do.
-const FLOOD: usize = 32 << 20;
 /// The watchdog looks so many times within a caller's whole time, as it may become shorter.
 const LOOKS: u32 = 10;
 
 static SLOW_CALLER: limit::LineLimit = limit::LineLimit::per_second();
-
-/// Bounds of a caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CallerLimits {
-    /// Answers waiting, in bytes.
-    pub(super) buffer_bytes: usize,
-    /// A caller may leave that full without reading for this long.
-    pub(super) slow_timeout: Duration,
-}
 
 /// How a fan-out ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +50,9 @@ struct State {
     dispatching: bool,
     end: Option<End>,
     caller: Option<Waker>,
-    /// Since when the caller could have taken something from a full backlog and did not.
+    /// Since when the caller could have taken something and did not.
+    idle_since: Option<Instant>,
+    /// The same, of a full backlog.
     full_since: Option<Instant>,
     /// Bytes of answers since the caller took the last piece.
     came: usize,
@@ -73,7 +63,7 @@ struct State {
 /// One SendCommand.
 pub(super) struct Fanout {
     state: Mutex<State>,
-    limits: CallerLimits,
+    callers: Arc<Callers>,
     metrics: CommandMetrics,
     started: Instant,
     deadline: Instant,
@@ -85,29 +75,32 @@ impl Fanout {
     pub(super) fn new(
         names: Names,
         metrics: CommandMetrics,
-        limits: CallerLimits,
+        callers: &Arc<Callers>,
         timeout: Duration,
     ) -> Arc<Self> {
         let started = Instant::now();
         let state = State {
-            backlog: Backlog::new(limits.buffer_bytes),
+            backlog: Backlog::new(callers.limits.buffer_bytes, Arc::clone(&callers.pool)),
             tracker: Tracker::new(names.targets.len()),
             names,
             dispatching: true,
             end: None,
             caller: None,
+            idle_since: None,
             full_since: None,
             came: 0,
             watched: false,
         };
-        Arc::new_cyclic(|me| Self {
+        let fanout = Arc::new_cyclic(|me| Self {
             state: Mutex::new(state),
-            limits,
+            callers: Arc::clone(callers),
             metrics,
             started,
             deadline: started + timeout,
             me: Weak::clone(me),
-        })
+        });
+        callers.add(&fanout);
+        fanout
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -161,18 +154,25 @@ impl Fanout {
         if !self.is_open(&state) || !state.tracker.is_open(target) {
             return true;
         }
-        let taken = state.backlog.offer(target, &reply.frame);
+        let len = reply.frame.len();
+        let refused = state.backlog.offer(target, &reply.frame).err();
         if owner.is_none() {
-            state.came += reply.frame.len();
+            state.came += len;
         }
-        if self.judge_caller(&mut state) {
+        let now = Instant::now();
+        state.idle_since.get_or_insert(now);
+        if self.judge_caller(&mut state, now) {
             drop(state);
             self.finish(End::SlowCaller);
             return true;
         }
-        if !taken {
+        if let Some(why) = refused {
             if let Some(owner) = owner {
-                state.backlog.wait(target, owner);
+                state.backlog.wait(target, len, why, owner);
+            }
+            drop(state);
+            if why == NoRoom::Pool {
+                self.callers.press();
             }
             return false;
         }
@@ -188,38 +188,34 @@ impl Fanout {
         true
     }
 
-    /// How long a caller may leave the backlog full after `came` bytes.
-    fn patience(&self, came: usize) -> Duration {
-        let flood = FLOOD.max(self.limits.buffer_bytes.saturating_mul(4));
-        let share = flood as f64 / came.max(flood) as f64;
-        self.limits.slow_timeout.mul_f64(share)
-    }
-
     /// Notices that the backlog is full. True: the caller has left it so for too long.
-    fn judge_caller(&self, state: &mut State) -> bool {
+    fn judge_caller(&self, state: &mut State, now: Instant) -> bool {
         if !state.backlog.is_full() {
             return false;
         }
-        let now = Instant::now();
         let since = *state.full_since.get_or_insert(now);
         if !std::mem::replace(&mut state.watched, true) {
             tokio::spawn(watch_caller(Weak::clone(&self.me)));
         }
-        now >= since + self.patience(state.came)
+        now >= since + self.callers.limits.patience(state.came)
     }
 
     /// When to look at the caller again; `None` when there is nothing to watch any more.
     fn look_at_caller(&self) -> Option<Instant> {
         let mut state = self.state();
-        let (None, Some(since)) = (state.end, state.full_since) else {
-            state.watched = false;
-            return None;
+        let since = match (state.end, state.full_since) {
+            (None | Some(End::TimedOut), Some(since)) => since,
+            _ => {
+                state.watched = false;
+                return None;
+            }
         };
-        let until = since + self.patience(state.came);
+        let limits = &self.callers.limits;
+        let until = since + limits.patience(state.came);
         drop(state);
         let now = Instant::now();
         if now < until {
-            return Some(until.min(now + self.limits.slow_timeout / LOOKS));
+            return Some(until.min(now + limits.slow_timeout / LOOKS));
         }
         self.finish(End::SlowCaller);
         None
@@ -229,16 +225,21 @@ impl Fanout {
     /// came before the end of a caller that reads is still delivered.
     fn finish(&self, end: End) {
         let mut state = self.state();
-        if state.end.is_some() {
-            return;
+        match state.end {
+            None => {}
+            // What still waits then is for a caller that reads.
+            Some(End::TimedOut) if end == End::SlowCaller => {}
+            Some(_) => return,
         }
         state.end = Some(end);
         let silent = state.tracker.left();
-        let owners = state.backlog.owners();
         let caller = state.caller.take();
-        let dropped = match end {
-            End::Complete | End::TimedOut => None,
-            End::SlowCaller | End::Gone => Some(std::mem::take(&mut state.backlog)),
+        let (owners, dropped) = match end {
+            End::Complete | End::TimedOut => (state.backlog.owners(), None),
+            End::SlowCaller | End::Gone => {
+                let (owners, dropped) = state.backlog.clear();
+                (owners, Some(dropped))
+            }
         };
         drop(state);
         drop(dropped);
@@ -258,6 +259,25 @@ impl Fanout {
         wake(caller);
     }
 
+    /// The bytes that wait for a caller that has taken nothing for [`STALL`] though it could.
+    pub(super) fn stalled(&self, now: Instant) -> Option<usize> {
+        let state = self.state();
+        let since = state.idle_since?;
+        let bytes = state.backlog.bytes();
+        (bytes > 0 && now >= since + STALL).then_some(bytes)
+    }
+
+    /// Gives the caller up: it does not read, and the node needs the room.
+    pub(super) fn give_up(&self) {
+        self.finish(End::SlowCaller);
+    }
+
+    /// The node has room again.
+    pub(super) fn room(&self) {
+        let owners = self.state().backlog.waiting_for_pool();
+        wake(owners);
+    }
+
     /// The caller has gone: what is left of this is a few bytes.
     fn abandon(&self) {
         if Instant::now() >= self.deadline {
@@ -266,7 +286,7 @@ impl Fanout {
         self.finish(End::Gone);
         let mut state = self.state();
         let rest = (
-            std::mem::take(&mut state.backlog),
+            state.backlog.clear(),
             std::mem::replace(&mut state.tracker, Tracker::new(0)),
             std::mem::take(&mut state.names),
         );
@@ -303,7 +323,9 @@ fn take(mut state: MutexGuard<'_, State>) -> Bytes {
     let State { backlog, names, .. } = &mut *state;
     let (piece, owners) = backlog.take(names);
     state.came = 0;
-    state.full_since = state.backlog.is_full().then(Instant::now);
+    let now = Instant::now();
+    state.idle_since = (!state.backlog.is_empty()).then_some(now);
+    state.full_since = state.backlog.is_full().then_some(now);
     drop(state);
     wake(owners);
     piece
@@ -409,6 +431,7 @@ impl Body for FanoutBody {
 
 impl Drop for FanoutBody {
     fn drop(&mut self) {
+        self.fanout.callers.remove(&self.fanout);
         self.fanout.abandon();
     }
 }

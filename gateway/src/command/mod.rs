@@ -5,9 +5,11 @@
 //! command beyond its id and plugin.
 
 mod backlog;
+mod callers;
 mod entries;
 mod fanout;
 mod metrics;
+mod pool;
 mod router;
 mod tracker;
 

@@ -14,8 +14,9 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::backlog::Names;
+use super::callers::{CallerLimits, Callers};
 use super::entries::NoAnswer;
-use super::fanout::{CallerLimits, Fanout, FanoutBody};
+use super::fanout::{Fanout, FanoutBody};
 use super::metrics::MetricsOfCommands;
 use crate::config;
 use crate::observe::log::{limit, limited, safe_text};
@@ -50,6 +51,7 @@ pub(crate) struct Stopping;
 pub(crate) struct Router {
     registry: Arc<Registry>,
     metrics: MetricsOfCommands,
+    callers: Arc<Callers>,
     config: config::Command,
     stopping: AtomicBool,
     running: Arc<Running>,
@@ -82,6 +84,10 @@ impl Router {
         Self {
             registry,
             metrics: MetricsOfCommands::new(metrics),
+            callers: Callers::new(CallerLimits {
+                buffer_bytes: config.caller_buffer_bytes,
+                slow_timeout: config.slow_caller_timeout,
+            }),
             config,
             stopping: AtomicBool::new(false),
             running: Arc::default(),
@@ -104,10 +110,6 @@ impl Router {
             return Err(Stopping);
         }
         let (targets, sessions) = self.resolve(agent_ids).await;
-        let limits = CallerLimits {
-            buffer_bytes: self.config.caller_buffer_bytes,
-            slow_timeout: self.config.slow_caller_timeout,
-        };
         let id = Bytes::copy_from_slice(command.id.as_bytes());
         let metrics = self.metrics.of(&command.plugin);
         let timeout = self.timeout(command.timeout_seconds);
@@ -115,7 +117,7 @@ impl Router {
             targets,
             command_id: command.id,
         };
-        let fanout = Fanout::new(names, metrics, limits, timeout);
+        let fanout = Fanout::new(names, metrics, &self.callers, timeout);
         // From here on a caller that leaves drops the fan-out, the targets not yet sent included.
         let body = FanoutBody::new(Arc::clone(&fanout));
         let dispatched = self.dispatch(&fanout, &sessions, &id, &command.frame).await;

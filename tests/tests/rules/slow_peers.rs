@@ -260,6 +260,61 @@ async fn cmd_22_a_caller_that_reads_gets_60_mb_of_answers_at_once() {
 }
 
 #[tokio::test]
+async fn cmd_22_answers_of_many_unread_broadcasts_end_the_largest_and_others_go_on() {
+    let bed = Setup::default().start().await;
+    let answer = Answer {
+        bytes: 100_000,
+        delay: Duration::ZERO,
+        running_frames: 0,
+    };
+    let fleet = Fleet::start(Options {
+        answer,
+        ..bed.fleet(40)
+    });
+    fleet.all_subscribed(PATIENCE).await.unwrap();
+    let window = raw::Options {
+        stream_window: 65_535,
+        // What is unread holds back its own stream only.
+        connection_window: 1 << 30,
+        ..raw::Options::default()
+    };
+    let slow = Operator::connect_with(bed.operators(), &window)
+        .await
+        .unwrap();
+    let quick = bed.operator().await;
+    let mut unread = Vec::new();
+    // 4 MB each, below what one caller may have waiting: 80 MB in all, of 64 MiB.
+    for number in 0..20 {
+        let id = format!("unread-{number}");
+        unread.push(slow.send(&[], command(&id), 60).await.unwrap());
+    }
+    let round = soon(
+        "another caller",
+        yuzu_tests::broadcast::broadcast(&quick, command("read"), 20),
+    );
+    let round = round.await.unwrap();
+    assert_eq!((round.tally.answered(), round.tally.failures), (40, 0));
+    let given_up = &bed.gateway.metrics().command_slow_callers_total;
+    let pressed = async {
+        while given_up.get() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("callers are given up", pressed).await;
+    let mut ended = 0;
+    for mut fanout in unread {
+        let (entries, status) = soon("an end", fanout.rest()).await.unwrap();
+        match status.code {
+            code::OK => assert_eq!(entries.len(), 40),
+            code::RESOURCE_EXHAUSTED => ended += 1,
+            _ => panic!("{status}"),
+        }
+    }
+    assert!(ended >= 1);
+    assert_eq!(ended, given_up.get());
+}
+
+#[tokio::test]
 async fn an_answer_nobody_takes_does_not_hold_the_agents_heartbeat() {
     let setup = Setup::default().gateway(|config| {
         config.command.caller_buffer_bytes = 50_000;

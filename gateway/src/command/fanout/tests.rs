@@ -2,6 +2,7 @@ use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use tokio::time::{advance, sleep, timeout};
 
+use super::super::callers::CallerLimits;
 use super::super::metrics::MetricsOfCommands;
 use super::*;
 use crate::observe::metrics::Metrics;
@@ -23,6 +24,11 @@ impl Bench {
     }
 
     fn ending_after(targets: u32, timeout: Duration) -> Self {
+        Self::among(&callers(), targets, timeout)
+    }
+
+    /// One of several callers of a node.
+    fn among(callers: &Arc<Callers>, targets: u32, timeout: Duration) -> Self {
         let metrics = Arc::new(Metrics::new("test").unwrap());
         let names = Names {
             targets: (0..targets).map(|n| Arc::from(n.to_string())).collect(),
@@ -31,10 +37,7 @@ impl Bench {
         let fanout = Fanout::new(
             names,
             MetricsOfCommands::new(Arc::clone(&metrics)).of("shell"),
-            CallerLimits {
-                buffer_bytes: BUFFER,
-                slow_timeout: SLOW,
-            },
+            callers,
             timeout,
         );
         for target in 0..targets {
@@ -76,6 +79,13 @@ impl Bench {
         assert!(self.frame().await.is_none());
         status
     }
+}
+
+fn callers() -> Arc<Callers> {
+    Callers::new(CallerLimits {
+        buffer_bytes: BUFFER,
+        slow_timeout: SLOW,
+    })
 }
 
 fn running(len: usize) -> Reply {
@@ -269,43 +279,52 @@ async fn cmd_22_a_caller_that_reads_is_never_ended_and_gets_everything_in_order(
 }
 
 #[tokio::test(start_paused = true)]
-async fn cmd_22_of_twice_the_flood_a_caller_has_half_the_time() {
-    let b = Bench::new(200);
-    let megabyte = running(1 << 20);
-    // The one beyond the buffer starts the clock.
-    for target in 0..63 {
-        assert!(b.fanout.try_reply(target, &megabyte));
-    }
-    advance(SLOW / 2 - Duration::from_millis(1)).await;
-    assert!(b.fanout.try_reply(63, &megabyte));
-    assert!(!b.fanout.is_over());
-    advance(Duration::from_millis(1)).await;
-    assert!(b.fanout.try_reply(64, &megabyte));
-    assert_eq!(b.fanout.state().end, Some(End::SlowCaller));
-}
-
-#[tokio::test(start_paused = true)]
-async fn cmd_22_the_shorter_time_counts_when_no_more_answers_come_as_well() {
+async fn cmd_22_a_caller_that_16_mib_pass_by_has_a_quarter_of_a_second() {
     let b = Bench::new(200);
     let start = Instant::now();
-    for target in 0..160 {
+    for target in 0..17 {
         assert!(b.fanout.try_reply(target, &running(1 << 20)));
     }
     while !b.fanout.is_over() {
         sleep(Duration::from_millis(1)).await;
     }
-    // 32 of 160 MiB are a fifth: one second of five.
+    // The watchdog looked ten times within the whole time.
     let took = start.elapsed().as_millis();
-    assert!((1000..=1002).contains(&took), "{took} ms");
+    assert!((250..=251).contains(&took), "{took} ms");
+    assert_eq!(b.metrics.command_slow_callers_total.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmd_22_up_to_16_mib_it_has_its_whole_time() {
+    let b = Bench::new(200);
+    for target in 0..16 {
+        assert!(b.fanout.try_reply(target, &running(1 << 20)));
+    }
+    sleep(SLOW - Duration::from_millis(1)).await;
+    assert!(!b.fanout.is_over());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmd_22_a_caller_that_64_mib_pass_by_has_no_time_at_all() {
+    let b = Bench::new(200);
+    for target in 0..64 {
+        assert!(b.fanout.try_reply(target, &running(1 << 20)));
+    }
+    assert!(!b.fanout.is_over());
+    let callers = Arc::clone(&b.fanout.callers);
+    assert_eq!(callers.pool.held(), 64 << 20);
+    assert!(b.fanout.try_reply(64, &running(1)), "taken, and dropped");
+    assert_eq!(b.fanout.state().end, Some(End::SlowCaller));
+    assert_eq!(callers.pool.held(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn cmd_22_a_flood_does_not_end_a_caller_that_reads() {
     let mut b = Bench::new(200);
     let megabyte = running(1 << 20);
-    for round in 0..10 {
-        for target in 0..20 {
-            assert!(b.fanout.try_reply(round * 20 + target, &megabyte));
+    for round in 0..4 {
+        for target in 0..16 {
+            assert!(b.fanout.try_reply(round * 16 + target, &megabyte));
         }
         advance(SLOW - Duration::from_millis(1)).await;
         assert_eq!(b.data().await.len(), 1 << 20);
@@ -424,4 +443,77 @@ async fn cmd_14_a_silent_fan_out_lives_as_long_as_its_timeout_says() {
     assert!(b.body.frame().now_or_never().is_none(), "no idle guard");
     assert!(b.fanout.try_reply(0, &terminal("late")));
     assert!(b.body.frame().await.unwrap().unwrap().is_data());
+}
+
+/// Callers that have taken nothing, each with `count` answers of 1 MiB waiting.
+fn unread(callers: &Arc<Callers>, count: u32) -> Bench {
+    let b = Bench::among(callers, 64, TIMEOUT);
+    for target in 0..count {
+        assert!(b.fanout.try_reply(target, &running(1 << 20)));
+    }
+    b
+}
+
+fn ended(b: &Bench) -> bool {
+    b.fanout.state().end == Some(End::SlowCaller)
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmd_22_a_node_without_room_gives_up_callers_that_read_nothing_largest_first() {
+    let callers = callers();
+    let (small, large) = (unread(&callers, 10), unread(&callers, 16));
+    let others = [13, 13, 12].map(|count| unread(&callers, count));
+    let mut reader = Bench::among(&callers, 2, TIMEOUT);
+    assert!(reader.try_running(0, 1 << 10), "one is always taken");
+    let reply = running(1 << 20);
+    assert!(!reader.fanout.try_reply(1, &reply), "64 MiB wait");
+    let start = Instant::now();
+    let agent = reader.fanout.reply_when_room(1, &reply);
+    timeout(SLOW, agent).await.expect("the agent goes on");
+    let took = start.elapsed().as_millis();
+    assert!((250..=301).contains(&took), "{took} ms");
+    assert!(ended(&large));
+    assert!(!ended(&small) && !others.iter().any(ended) && !ended(&reader));
+    assert_eq!(reader.data().await.len(), 1 << 10);
+    assert_eq!(reader.data().await.len(), 1 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmd_22_a_caller_that_reads_is_not_given_up_for_the_node() {
+    let callers = callers();
+    let mut reader = unread(&callers, 15);
+    let stuck = unread(&callers, 15);
+    let others = [16, 16].map(|count| unread(&callers, count));
+    for _ in 0..6 {
+        assert_eq!(reader.data().await.len(), 1 << 20);
+        for target in 40..44 {
+            if !reader.fanout.try_reply(target, &running(1 << 20)) {
+                break;
+            }
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert!(!ended(&reader));
+    assert!(ended(&stuck) || others.iter().any(ended));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cmd_22_after_its_timeout_a_caller_that_does_not_read_is_given_up_as_well() {
+    let callers = callers();
+    let mut b = Bench::among(&callers, 2, Duration::from_secs(1));
+    b.fill(0);
+    assert!(b.try_running(0, 8 << 10));
+    b.fanout.finish(End::TimedOut);
+    sleep(SLOW + Duration::from_millis(1)).await;
+    assert_eq!(callers.pool.held(), 0);
+    assert_eq!(b.status().await, 8);
+}
+
+#[tokio::test]
+async fn a_caller_that_left_is_forgotten() {
+    let callers = callers();
+    let benches: Vec<_> = (0..10).map(|_| unread(&callers, 1)).collect();
+    drop(benches);
+    assert_eq!(callers.pool.held(), 0);
+    assert_eq!(callers.callers(), 0);
 }

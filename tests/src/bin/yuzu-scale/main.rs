@@ -14,6 +14,7 @@ mod register_storm;
 mod report;
 mod stream_limit;
 mod tap;
+mod unread_answers;
 
 use bed::Binaries;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -60,6 +61,7 @@ enum Scenario {
     RefusedNotices,
     StreamLimit,
     CancelledRegister,
+    UnreadAnswers,
 }
 
 impl Scenario {
@@ -76,6 +78,7 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::ABOUT,
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
+            Self::UnreadAnswers => unread_answers::ABOUT,
         }
     }
 
@@ -87,6 +90,7 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
+            Self::UnreadAnswers => unread_answers::run(binaries).await,
         }
     }
 }
