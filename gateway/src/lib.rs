@@ -13,6 +13,7 @@ mod management;
 pub mod notify;
 pub mod observe;
 mod session;
+mod shed;
 pub mod upstream;
 
 pub use lifecycle::{Gateway, StartError, StopReport};

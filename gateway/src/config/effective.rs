@@ -109,6 +109,7 @@ impl Loader<'_> {
         config.node.name.clear();
         config.notify.pending_max = 0;
         config.upstream.replay_concurrency = 0;
+        config.memory.limit = self.source.machine.memory;
         if self.source.file.is_some() {
             // A file says itself what listens and where the server is (BOOT-1, BOOT-12).
             config.upstream.endpoints.clear();

@@ -65,6 +65,8 @@ pub(super) const REPLAY_CONCURRENCY: &str = "upstream.replay_concurrency";
 pub(super) const BREAKER_MAX: &str = "upstream.breaker.max_reset_timeout_ms";
 pub(super) const UNACKED_MAX: &str = "notify.unacked_retry_max_ms";
 pub(super) const PENDING_MAX: &str = "notify.pending_max";
+/// The defect term of shedding (BOOT-17).
+pub(super) const SHEDDING: &str = "memory_shedding";
 /// Largest `notify.pending_max`.
 pub(super) const MAX_PENDING: u64 = 10_000_000;
 
@@ -136,6 +138,23 @@ pub(super) static KEYS: &[Key<Config>] = &[
     size("command.caller_buffer_bytes", |c| &mut c.command.caller_buffer_bytes, 64 * KIB, GIB),
     millis("command.slow_caller_timeout_ms",
         |c| &mut c.command.slow_caller_timeout, 100, 600_000),
+
+    Key { bad: Bad::Refuse(SHEDDING),
+        ..flag("memory.shedding.enabled", |c| &mut c.memory.shedding.enabled) },
+    Key { bad: Bad::Refuse(SHEDDING),
+        ..millis("memory.shedding.interval_ms", |c| &mut c.memory.shedding.interval, 10, 60_000) },
+    Key { bad: Bad::Refuse(SHEDDING), derived: Some("0.75, or from the low mark in bytes"),
+        ..Key::new("memory.shedding.high_water_fraction",
+            Slot::Fraction(|c| &mut c.memory.shedding.high_fraction)) },
+    Key { bad: Bad::Refuse(SHEDDING), derived: Some("0.65, or from the high mark in bytes"),
+        ..Key::new("memory.shedding.low_water_fraction",
+            Slot::Fraction(|c| &mut c.memory.shedding.low_fraction)) },
+    Key { bad: Bad::Refuse(SHEDDING),
+        ..Key::new("memory.shedding.high_water_bytes",
+            Slot::Bytes(|c| &mut c.memory.shedding.high_bytes, Range::new(1, 1 << 50))) },
+    Key { bad: Bad::Refuse(SHEDDING),
+        ..Key::new("memory.shedding.low_water_bytes",
+            Slot::Bytes(|c| &mut c.memory.shedding.low_bytes, Range::new(1, 1 << 50))) },
 
     millis("shutdown.flush_budget_ms", |c| &mut c.shutdown.flush_budget, 0, 600_000),
 

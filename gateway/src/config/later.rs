@@ -247,11 +247,6 @@ const fn upstream_tls(path: &'static str) -> Later {
     later(path, Kind::Text, Say::RefuseUnless("")).bad("bad_client_config")
 }
 
-/// The memory tables refuse what they can't read (BOOT-17).
-const fn shedding(path: &'static str, kind: Kind) -> Later {
-    later(path, kind, Say::NoEffect).bad("memory_shedding")
-}
-
 const HOUR: u64 = 3_600_000;
 const BYTES: Kind = Kind::Integer(Range::new(1, 1 << 50));
 
@@ -326,15 +321,6 @@ pub(super) static LATER: &[Later] = &[
     later("management.peer_pins", Kind::List, Say::RefuseUnless("")).bad("bad_pin_config"),
     later("management.peer_denied", Kind::List, Say::RefuseUnless("")).bad("bad_mgmt_peer_denied"),
     integer("management.pin_refresh_ms", 100, HOUR),
-    shedding("memory.shedding.enabled", Kind::Flag),
-    shedding(
-        "memory.shedding.interval_ms",
-        Kind::Integer(Range::new(10, 60_000)),
-    ),
-    shedding("memory.shedding.high_water_fraction", Kind::Fraction),
-    shedding("memory.shedding.low_water_fraction", Kind::Fraction),
-    shedding("memory.shedding.high_water_bytes", BYTES),
-    shedding("memory.shedding.low_water_bytes", BYTES),
     later("memory.reclaim.enabled", Kind::Flag, Say::NoEffect),
     integer("memory.reclaim.interval_ms", 100, HOUR),
     integer("memory.reclaim.followup_ms", 100, HOUR),

@@ -11,17 +11,21 @@ mod effective;
 mod environment;
 mod keys;
 mod later;
+mod memory_limit;
 mod print;
 mod problem;
 mod refusals;
 mod schema;
+mod shedding;
 mod slot;
 mod source;
 mod values;
 
 pub use effective::{Loaded, Origin, load};
+pub use memory_limit::{LimitOrigin, Machine, MemoryLimit};
 pub use problem::{Effect, Place, Problem, Refused};
 pub use schema::*;
+pub use shedding::{Fraction, Marks, Plan, Shedding};
 pub use source::{Source, SourceFile};
 
 #[cfg(test)]

@@ -50,7 +50,10 @@ impl Loaded {
                 };
                 out.push_str(&format!("\n{header}\n"));
             }
-            let line = format!("{name} = {}", key.slot.show(target));
+            let line = match key.slot.show(target) {
+                value if value.is_empty() => format!("# {name} is left out"),
+                value => format!("{name} = {value}"),
+            };
             let origin = self
                 .origins
                 .get(&path_of(key.path))

@@ -7,9 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::document::numbered;
 use super::effective::Loader;
+use super::keys;
 use super::later;
 use super::problem::Problem;
 use super::schema::{Config, Listener, Service};
+use super::shedding::Defect;
 
 /// An inventory report can reach 5.6 MiB.
 const LARGEST_REPORT_BYTES: usize = 5_872_026;
@@ -35,6 +37,7 @@ pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
         }
         judge.upstream();
         judge.cluster_id();
+        judge.shedding();
     }
     loader.problems.append(&mut found);
 }
@@ -66,6 +69,14 @@ impl Judge<'_, '_> {
         self.loader.problems.iter().any(|problem| {
             problem.is_refusal() && problem.key.strip_prefix(key).is_some_and(is_item)
         })
+    }
+
+    /// The same of all keys of a table.
+    fn is_any_refused(&self, table: &str) -> bool {
+        let problems = &self.loader.problems;
+        problems
+            .iter()
+            .any(|problem| problem.is_refusal() && problem.key.starts_with(table))
     }
 
     /// BOOT-1.
@@ -197,6 +208,41 @@ impl Judge<'_, '_> {
         if upstream.endpoints.is_empty() && !allowed && !self.is_refused(key) {
             let fix = "add endpoints = [\"http://host:port\"]";
             self.refuse("no_default_channel", key, "names no server".into(), fix);
+        }
+    }
+
+    /// BOOT-17, and the files that SHED-5 skips.
+    fn shedding(&mut self) {
+        let memory = &self.config.memory;
+        for (path, why) in &self.loader.source.machine.unreadable {
+            let fault = format!("skips a limit: {} {why}", path.display());
+            let fix = "set high_water_bytes below the limit";
+            self.warn("memory.shedding", fault, fix);
+        }
+        let both = [
+            (
+                "high_water",
+                memory.shedding.high_fraction,
+                memory.shedding.high_bytes,
+            ),
+            (
+                "low_water",
+                memory.shedding.low_fraction,
+                memory.shedding.low_bytes,
+            ),
+        ];
+        for (mark, fraction, bytes) in both {
+            if fraction.is_some() && bytes.is_some() {
+                let key = format!("memory.shedding.{mark}_fraction");
+                let fault = format!("has no effect beside {mark}_bytes");
+                self.warn(&key, fault, "delete one of them");
+            }
+        }
+        let refused = self.is_any_refused("memory.shedding.");
+        if let Err(Defect { key, fault }) = memory.shedding.judge(memory.limit)
+            && !refused
+        {
+            self.refuse(keys::SHEDDING, key, fault, "correct the marks");
         }
     }
 

@@ -9,6 +9,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use super::memory_limit::MemoryLimit;
+use super::shedding::Shedding;
+
 const fn ms(value: u64) -> Duration {
     Duration::from_millis(value)
 }
@@ -45,6 +48,8 @@ pub struct Config {
     pub session: Session,
     /// Command fan-out.
     pub command: Command,
+    /// When agents are refused for want of memory.
+    pub memory: Memory,
     /// The planned stop.
     pub shutdown: Shutdown,
     /// Metrics, health and logs.
@@ -290,6 +295,15 @@ pub struct Command {
     pub slow_caller_timeout: Duration,
 }
 
+/// `[memory]`, and what the machine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Memory {
+    /// `[memory.shedding]`.
+    pub shedding: Shedding,
+    /// The memory that this process may use; no key.
+    pub limit: Option<MemoryLimit>,
+}
+
 /// `[shutdown]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
@@ -398,6 +412,17 @@ impl Default for Config {
                 mailbox_bytes: 8 << 20,
                 caller_buffer_bytes: 8 << 20,
                 slow_caller_timeout: ms(5_000),
+            },
+            memory: Memory {
+                shedding: Shedding {
+                    enabled: true,
+                    interval: ms(1_000),
+                    high_fraction: None,
+                    low_fraction: None,
+                    high_bytes: None,
+                    low_bytes: None,
+                },
+                limit: None,
             },
             shutdown: Shutdown {
                 flush_budget: ms(20_000),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::document::{Node, Raw};
 use super::print;
 use super::schema::{Endpoint, LogFormat, Service};
+use super::shedding::Fraction;
 use super::values::{self, Misfit, Range, TextRule};
 
 /// What a value that does not fit does.
@@ -37,6 +38,10 @@ pub(super) enum Slot<T> {
     Format(At<T, LogFormat>),
     Services(At<T, Vec<Service>>),
     Endpoints(At<T, Vec<Endpoint>>),
+    /// Above 0 and below 1; may be left out.
+    Fraction(At<T, Option<Fraction>>),
+    /// May be left out.
+    Bytes(At<T, Option<u64>>, Range),
 }
 
 /// One key of `T`: of the file's root tables ([`Config`]) or of one listener.
@@ -96,13 +101,18 @@ impl<T> Slot<T> {
                     _ => None,
                 })
                 .map(|format| *at(target) = format),
+            Self::Fraction(at) => match raw {
+                Raw::Float(value) => Fraction::new(*value).map(|value| *at(target) = Some(value)),
+                _ => None,
+            },
+            Self::Bytes(at, range) => range.accept(raw).map(|value| *at(target) = Some(value)),
             Self::Services(at) => return values::services(node).map(|list| *at(target) = list),
             Self::Endpoints(at) => return values::endpoints(node).map(|list| *at(target) = list),
         };
         put.ok_or_else(|| vec![Misfit::new(node, self.allowed())])
     }
 
-    /// The value in force, as TOML.
+    /// The value in force, as TOML; empty when it is left out.
     pub(super) fn show(&self, target: &mut T) -> String {
         match self {
             Self::Millis(at, _) => at(target).as_millis().to_string(),
@@ -116,6 +126,8 @@ impl<T> Slot<T> {
                 LogFormat::Text => "text",
                 LogFormat::Json => "json",
             }),
+            Self::Fraction(at) => shown(at(target).map(Fraction::get)),
+            Self::Bytes(at, _) => shown(*at(target)),
             Self::Services(at) => print::list(at(target).iter().map(|service| match service {
                 Service::Agent => "agent".to_owned(),
                 Service::Management => "management".to_owned(),
@@ -134,7 +146,9 @@ impl<T> Slot<T> {
             Self::Millis(_, range)
             | Self::Seconds(_, range)
             | Self::Size(_, range)
-            | Self::Count(_, range) => range.to_string(),
+            | Self::Count(_, range)
+            | Self::Bytes(_, range) => range.to_string(),
+            Self::Fraction(_) => "a fraction between 0 and 1".into(),
             Self::Flag(_) => "true or false".into(),
             Self::Text(_, rule) => rule.allowed.into(),
             Self::Address(_) => values::ADDRESS_ALLOWED.into(),
@@ -147,9 +161,12 @@ impl<T> Slot<T> {
     /// The value of a variable, in the type that fits here; `None` when it can't be one.
     pub(super) fn parse_variable(&self, text: &str) -> Option<Raw> {
         match self {
-            Self::Millis(..) | Self::Seconds(..) | Self::Size(..) | Self::Count(..) => {
-                text.parse().ok().map(Raw::Integer)
-            }
+            Self::Millis(..)
+            | Self::Seconds(..)
+            | Self::Size(..)
+            | Self::Count(..)
+            | Self::Bytes(..) => text.parse().ok().map(Raw::Integer),
+            Self::Fraction(_) => text.parse().ok().map(Raw::Float),
             Self::Flag(_) => match text {
                 "1" => Some(Raw::Flag(true)),
                 "" | "0" => Some(Raw::Flag(false)),
@@ -163,4 +180,8 @@ impl<T> Slot<T> {
             Self::Services(_) | Self::Endpoints(_) => None,
         }
     }
+}
+
+fn shown<V: ToString>(value: Option<V>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
 }

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::document::Lines;
+use super::memory_limit::Machine;
 use super::problem::{Place, Problem, Refused};
 
 /// Largest file that is read, in bytes. A real one has about 8 KiB.
@@ -25,6 +26,8 @@ pub struct Source {
     pub environment: BTreeMap<OsString, OsString>,
     /// This host's name, for an empty `node.name`.
     pub host_name: Option<String>,
+    /// What the machine gives this process.
+    pub machine: Machine,
 }
 
 /// A configuration file that was read.
@@ -49,6 +52,7 @@ impl Source {
                 .filter(|(name, _)| is_ours(name))
                 .collect(),
             host_name: host_name(),
+            machine: Machine::read(Path::new("/")),
         })
     }
 }

@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, warn};
 
@@ -52,11 +53,22 @@ pub(crate) struct BoundListener {
 }
 
 /// A served listener.
-#[derive(Debug)]
 pub(crate) struct RunningListener {
     shared: Arc<Shared>,
-    address: SocketAddr,
-    accepting: tokio::task::JoinHandle<()>,
+    /// With the address that it is bound to, also when any port was asked for.
+    config: config::Listener,
+    accept: Box<dyn Fn(TcpListener) -> JoinHandle<()> + Send + Sync>,
+    accepting: Mutex<Accepting>,
+}
+
+/// What the socket of a listener does.
+#[derive(Debug)]
+enum Accepting {
+    Running(JoinHandle<()>),
+    /// Closed, and may be opened again.
+    Suspended,
+    /// Closed for good.
+    Stopped,
 }
 
 #[derive(Debug)]
@@ -65,7 +77,6 @@ struct Shared {
     open: Mutex<HashMap<ConnectionKey, Arc<Connection>>>,
     /// Rung when a connection has gone.
     gone: Notify,
-    stop: Notify,
     metrics: Arc<Metrics>,
 }
 
@@ -96,35 +107,35 @@ impl BoundListener {
         handler: Arc<H>,
         metrics: Arc<Metrics>,
     ) -> io::Result<RunningListener> {
-        let address = self.socket.local_addr()?;
+        let mut config = self.config;
+        config.address = self.socket.local_addr()?;
         let shared = Arc::new(Shared {
-            name: self.config.name.clone(),
+            name: config.name.clone(),
             open: Mutex::default(),
             gone: Notify::new(),
-            stop: Notify::new(),
             metrics: Arc::clone(&metrics),
         });
-        let ceiling = self
-            .config
-            .limits
-            .max_connections
-            .min(Semaphore::MAX_PERMITS);
+        let ceiling = config.limits.max_connections.min(Semaphore::MAX_PERMITS);
         metrics
             .listener_connections_max
-            .with_label_values(&[&self.config.name])
+            .with_label_values(&[&config.name])
             .set(ceiling as i64);
-        let acceptor = Acceptor {
-            socket: self.socket,
+        let acceptor = Arc::new(Acceptor {
             slots: Arc::new(Semaphore::new(ceiling)),
-            limits: Arc::new(connection_limits(&self.config)),
-            builder: http2_builder(&self.config),
+            limits: Arc::new(connection_limits(&config)),
+            builder: http2_builder(&config),
             shared: Arc::clone(&shared),
             handler,
-        };
-        let accepting = tokio::spawn(acceptor.run());
+        });
+        let accept = Box::new(move |socket| {
+            let acceptor = Arc::clone(&acceptor);
+            tokio::spawn(async move { acceptor.accept(&socket).await })
+        });
+        let accepting = Mutex::new(Accepting::Running(accept(self.socket)));
         Ok(RunningListener {
             shared,
-            address,
+            config,
+            accept,
             accepting,
         })
     }
@@ -168,7 +179,6 @@ fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
 }
 
 struct Acceptor<H> {
-    socket: TcpListener,
     slots: Arc<Semaphore>,
     limits: Arc<ConnectionLimits>,
     builder: http2::Builder<TokioExecutor>,
@@ -177,22 +187,15 @@ struct Acceptor<H> {
 }
 
 impl<H: Handler> Acceptor<H> {
-    async fn run(self) {
-        let stop = Arc::clone(&self.shared);
-        tokio::select! {
-            () = self.accept_forever() => {}
-            () = stop.stop.notified() => {}
-        }
-    }
-
-    async fn accept_forever(self) {
+    /// Accepts until it is dropped, and the socket with it.
+    async fn accept(&self, socket: &TcpListener) {
         loop {
             // The slot is taken before the accept: over the ceiling newcomers wait in the kernel's
             // backlog (LSN-2).
             let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
                 return;
             };
-            match self.socket.accept().await {
+            match socket.accept().await {
                 Ok((stream, peer)) => self.start(stream, peer, slot),
                 Err(error) => {
                     warn!(listener = %self.shared.name, %error, "accept failed, trying again");
@@ -413,20 +416,73 @@ where
     }
 }
 
+impl std::fmt::Debug for RunningListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunningListener")
+            .field("name", &self.config.name)
+            .field("address", &self.config.address)
+            .finish_non_exhaustive()
+    }
+}
+
 impl RunningListener {
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.config.address
+    }
+
+    fn accepting(&self) -> std::sync::MutexGuard<'_, Accepting> {
+        self.accepting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the accept loop runs (READY-4).
     pub(crate) fn is_running(&self) -> bool {
-        !self.accepting.is_finished()
+        matches!(&*self.accepting(), Accepting::Running(task) if !task.is_finished())
     }
 
-    /// Closes the socket: new connects are refused, open connections go on.
+    /// Whether its socket is closed until [`Self::resume`].
+    pub(crate) fn is_suspended(&self) -> bool {
+        matches!(*self.accepting(), Accepting::Suspended)
+    }
+
+    /// Closes the socket for good: new connects are refused, open connections go on.
     pub(crate) fn stop_accepting(&self) {
-        self.shared.stop.notify_one();
+        let before = std::mem::replace(&mut *self.accepting(), Accepting::Stopped);
+        if let Accepting::Running(task) = before {
+            task.abort();
+        }
+    }
+
+    /// Closes the socket until [`Self::resume`]: new connects are refused, open connections go on
+    /// (SHED-2). Does nothing when it is closed.
+    pub(crate) async fn suspend(&self) {
+        let task = {
+            let mut accepting = self.accepting();
+            if !matches!(*accepting, Accepting::Running(_)) {
+                return;
+            }
+            std::mem::replace(&mut *accepting, Accepting::Suspended)
+        };
+        if let Accepting::Running(task) = task {
+            task.abort();
+            // The socket is closed when its task has gone.
+            let _ = task.await;
+        }
+    }
+
+    /// Opens the socket again, on the same address. Does nothing unless it is suspended.
+    ///
+    /// # Errors
+    /// When it can't be bound; it stays suspended.
+    pub(crate) fn resume(&self) -> io::Result<()> {
+        let mut accepting = self.accepting();
+        if matches!(*accepting, Accepting::Suspended) {
+            let bound = BoundListener::bind(&self.config)?;
+            *accepting = Accepting::Running((self.accept)(bound.socket));
+        }
+        Ok(())
     }
 
     /// Sends GOAWAY on every connection.

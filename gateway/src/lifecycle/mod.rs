@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use crate::command::Router;
 use crate::config;
-use crate::edge::listener::RunningListener;
 use crate::heartbeat::Batcher;
 use crate::notify::Notifier;
 use crate::observe::http::HttpServer;
 use crate::observe::metrics::Metrics;
 use crate::observe::process::Sampler;
 use crate::session::{OwnerContext, Registry};
+use crate::shed::{Listeners, MemoryShedder};
 use crate::upstream::Upstream;
 
 pub use start::StartError;
@@ -34,7 +34,7 @@ pub struct Gateway {
     upstream: Upstream,
     notifier: Notifier,
     batcher: Batcher,
-    listeners: Arc<Vec<(config::Listener, RunningListener)>>,
+    listeners: Listeners,
     health: HttpServer,
     scrape: HttpServer,
     tasks: Tasks,
@@ -43,6 +43,7 @@ pub struct Gateway {
 /// Tasks that live as long as the node.
 struct Tasks {
     sweeper: tokio::task::JoinHandle<()>,
+    shedder: MemoryShedder,
     _sampler: Sampler,
 }
 

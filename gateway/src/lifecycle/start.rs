@@ -21,6 +21,7 @@ use crate::observe::http::{self, HttpServer};
 use crate::observe::metrics::{self, Metrics};
 use crate::observe::{descriptors, process};
 use crate::session::{Events, OwnerContext, Registry, Roster, TableLimits};
+use crate::shed::{Listeners, MemoryShedder};
 use crate::upstream::{BreakerState, Upstream};
 
 /// Rows whose time is over are removed this often.
@@ -106,7 +107,7 @@ impl Gateway {
         ));
         let listeners = serve(&config, bound, &owners, &router, &batcher)?;
         let listeners = Arc::new(listeners);
-        let tasks = start_tasks(&config, &registry, &metrics);
+        let tasks = start_tasks(&config, &registry, &listeners, &metrics);
         let readiness = readiness(&config, &upstream, &tasks, &listeners);
         let health = HttpServer::start(health, health::routes(&config.node.name, readiness))?;
         let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
@@ -214,7 +215,12 @@ fn serve(
         .collect()
 }
 
-fn start_tasks(config: &Config, registry: &Arc<Registry>, metrics: &Arc<Metrics>) -> Tasks {
+fn start_tasks(
+    config: &Config,
+    registry: &Arc<Registry>,
+    listeners: &Listeners,
+    metrics: &Arc<Metrics>,
+) -> Tasks {
     let swept = Arc::clone(registry);
     let sweeper = tokio::spawn(async move {
         let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
@@ -232,8 +238,11 @@ fn start_tasks(config: &Config, registry: &Arc<Registry>, metrics: &Arc<Metrics>
             gauges.agents_current.set(counted.len() as i64);
         },
     );
+    let used = process::resident_anonymous_bytes;
+    let shedder = MemoryShedder::start(&config.memory, listeners, metrics, used);
     Tasks {
         sweeper,
+        shedder,
         _sampler: sampler,
     }
 }
@@ -243,7 +252,7 @@ fn readiness(
     config: &Config,
     upstream: &Upstream,
     tasks: &Tasks,
-    listeners: &Arc<Vec<(config::Listener, RunningListener)>>,
+    listeners: &Listeners,
 ) -> Arc<Readiness> {
     let (running, breaker) = (upstream.clone(), upstream.clone());
     let sweeper = tasks.sweeper.abort_handle();

@@ -35,6 +35,7 @@ impl Gateway {
         info!("planned stop: refusing new work");
         self.upstream.stop_accepting();
         self.router.stop();
+        self.tasks.shedder.stop();
         for (_, listener) in self.listeners.iter() {
             listener.stop_accepting();
         }

@@ -224,6 +224,22 @@ families! {
     /// Ceiling on open connections in force
     listener_connections_max: IntGaugeVec = gauges("listener", &[]);
 
+    /// 1 while new agents are refused for want of memory
+    memory_shedding_active: IntGauge = gauge();
+    /// Times that refusing began
+    memory_shedding_suspensions_total: IntCounter = counter();
+    /// Failed attempts to close or open agent listeners
+    memory_shedding_transition_failures_total: IntCounterVec =
+        counters(&["action"], &[&["suspend"], &["resume"]]);
+    /// Agent listeners that are not closed or opened as they should be
+    memory_shedding_transition_failing: IntGaugeVec = gauges("action", &["suspend", "resume"]);
+    /// Agents are refused above so many bytes
+    memory_shedding_high_water_bytes: IntGauge = gauge();
+    /// Agents are admitted again at so many bytes
+    memory_shedding_low_water_bytes: IntGauge = gauge();
+    /// 1 when shedding is enabled and no memory limit is known
+    memory_shedding_inactive: IntGauge = gauge();
+
     /// Resident anonymous memory of the process in bytes
     beam_memory_bytes: IntGaugeVec = node_gauges("type");
     /// Live tasks of the runtime

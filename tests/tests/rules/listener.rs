@@ -1,5 +1,7 @@
 //! LSN and READY: what a listener serves, and what the health endpoint says.
 
+use crate::support::command;
+use std::time::Duration;
 use yuzu_proto::path;
 use yuzu_server_stub::{Action, Fault, Rpc};
 use yuzu_tests::agent::PATIENCE;
@@ -153,4 +155,32 @@ async fn ready_4_without_a_listener_for_agents_it_is_red_unless_that_is_allowed(
         assert_eq!(answered, status);
         assert_eq!(body["checks"]["listeners"], allowed);
     }
+}
+
+#[tokio::test]
+async fn shed_2_3_6_a_node_over_its_mark_refuses_agents_and_says_so_while_commands_go_on() {
+    // Any process uses more.
+    let setup = Setup::default().gateway(|config| {
+        config.memory.shedding.high_bytes = Some(1_000);
+        config.memory.shedding.interval = Duration::from_millis(10);
+    });
+    let bed = setup.start().await;
+    bed.metric_becomes("memory_shedding_active", &[], 1.0).await;
+    let (status, body) = bed.ready().await;
+    assert_eq!(status, 503);
+    assert_eq!(body["checks"]["listeners"], false, "{body}");
+    let refused = tokio::net::TcpStream::connect(bed.agents()).await;
+    assert_eq!(
+        refused.unwrap_err().kind(),
+        std::io::ErrorKind::ConnectionRefused
+    );
+    let operator = bed.operator().await;
+    let mut fanout = operator.send(&["a"], command("c"), 20).await.unwrap();
+    let (entries, status) = fanout.rest().await.unwrap();
+    assert!(status.is_ok());
+    assert_eq!(entries[0].response.output, "not_connected");
+    assert_eq!(
+        bed.metric("memory_shedding_suspensions_total", &[]).await,
+        1.0
+    );
 }

@@ -10,7 +10,7 @@ mod wild;
 
 use std::ffi::OsString;
 
-use super::{Config, Loaded, Place, Problem, Refused, Source, SourceFile, load};
+use super::{Config, Loaded, Machine, Place, Problem, Refused, Source, SourceFile, load};
 
 /// Ten lines that start: both listeners and an endpoint.
 const SOUND: &str = r#"
@@ -43,6 +43,7 @@ fn source(text: &str, variables: &[(&str, &str)]) -> Source {
             .map(|(name, value)| (os(name), os(value)))
             .collect(),
         host_name: Some("host-1".into()),
+        machine: Machine::default(),
     }
 }
 
@@ -84,6 +85,7 @@ fn terms(text: &str) -> Vec<&'static str> {
 fn without_a_file_the_defaults_are_in_force() {
     let source = Source {
         host_name: Some("host-1".into()),
+        machine: Machine::default(),
         ..Source::default()
     };
     let loaded = load(&source).expect("starts");
