@@ -13,7 +13,7 @@ use yuzu_proto::wire::replace_bytes_field;
 
 use super::AgentService;
 use crate::edge::connection::Connection;
-use crate::edge::{Response, grpc};
+use crate::edge::{Response, grpc, origin};
 use crate::observe::log::{limit, limited};
 use crate::session::Registration;
 use crate::upstream::Rpc;
@@ -32,12 +32,14 @@ impl AgentService {
         connection: &Arc<Connection>,
     ) -> Result<Response, Status> {
         let deadline = self.deadline(&request);
+        let origin = origin::of(&request, connection);
         let (message, _charge) = grpc::read_unary(request.into_body(), connection).await?;
         let peek = RegisterPeek::peek(&message).map_err(grpc::malformed)?;
         self.check_agent_id(peek.agent_id)?;
         let agent_id = self.check_text(&message, peek.agent_id)?;
-        let peer = connection.peer_ip();
-        let observed = replace_bytes_field(&message, OBSERVED_PEER, peer.to_string().as_bytes())
+        // Empty when nobody is known (ORIGIN-3).
+        let peer = origin.map_or_else(String::new, |ip| ip.to_string());
+        let observed = replace_bytes_field(&message, OBSERVED_PEER, peer.as_bytes())
             .map_err(grpc::malformed)?;
         let slot = self
             .registry
@@ -80,7 +82,7 @@ impl AgentService {
                     .map(|name| Box::from(&*text(name)))
                     .collect(),
                 request: observed,
-                peer: Some(peer),
+                peer: origin,
             };
             slot.commit(&Arc::from(session_id), registration)
                 .map_err(|_| {

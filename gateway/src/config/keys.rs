@@ -65,6 +65,8 @@ pub(super) const REPLAY_CONCURRENCY: &str = "upstream.replay_concurrency";
 pub(super) const BREAKER_MAX: &str = "upstream.breaker.max_reset_timeout_ms";
 pub(super) const UNACKED_MAX: &str = "notify.unacked_retry_max_ms";
 pub(super) const PENDING_MAX: &str = "notify.pending_max";
+/// The defect term of origins (BOOT-8).
+pub(super) const ORIGIN: &str = "bad_origin";
 /// The defect term of shedding (BOOT-17).
 pub(super) const SHEDDING: &str = "memory_shedding";
 /// Largest `notify.pending_max`.
@@ -184,7 +186,16 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     Key { bad: Bad::Refuse("bad_address"),
         ..address("listener.address", |l| &mut l.address) },
 
+    Key { bad: Bad::Refuse(ORIGIN),
+        ..Key::new("listener.origin.mode", Slot::OriginMode(|l| &mut l.origin.mode)) },
+    Key { bad: Bad::Refuse(ORIGIN),
+        ..Key::new("listener.origin.sources", Slot::Sources(|l| &mut l.origin.sources)) },
+    Key { bad: Bad::Refuse(ORIGIN),
+        ..size("listener.origin.trusted_hops", |l| &mut l.origin.trusted_hops, 0, 16) },
+
     size("listener.limits.max_connections", |l| &mut l.limits.max_connections, 1, 1_000_000),
+    millis("listener.limits.proxy_header_timeout_ms",
+        |l| &mut l.limits.proxy_header_timeout, 100, 600_000),
     millis("listener.limits.request_timeout_ms", |l| &mut l.limits.request_timeout, 100, 600_000),
     size("listener.limits.max_message_bytes",
         |l| &mut l.limits.max_message_bytes, 64 * KIB, 64 * MIB),

@@ -273,30 +273,11 @@ pub(super) static LATER: &[Later] = &[
     tls("listener.tls.min_version", Kind::Words(&["1.2", "1.3"])),
     tls("listener.tls.crl_files", Kind::List),
     later(
-        "listener.origin.mode",
-        Kind::Words(&["transport", "proxy_protocol", "forwarded_for"]),
-        Say::RefuseUnless("transport"),
-    )
-    .bad("bad_origin"),
-    later(
-        "listener.origin.sources",
-        Kind::List,
-        Say::NoEffectUnlessEmpty,
-    )
-    .bad("bad_origin"),
-    later(
-        "listener.origin.trusted_hops",
-        Kind::Integer(Range::new(0, 16)),
-        Say::NoEffectUnlessEmpty,
-    )
-    .bad("bad_origin"),
-    later(
         "listener.limits.max_connections_per_source",
         Kind::Integer(Range::new(0, 1_000_000)),
         Say::RefuseUnless(""),
     ),
     integer("listener.limits.handshake_timeout_ms", 100, 600_000),
-    integer("listener.limits.proxy_header_timeout_ms", 100, 600_000),
     later(
         "listener.limits.unregistered_timeout_ms",
         Kind::Integer(Range::zero_or(1_000, 86_400_000)),

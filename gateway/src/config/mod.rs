@@ -12,6 +12,7 @@ mod environment;
 mod keys;
 mod later;
 mod memory_limit;
+mod origin;
 mod print;
 mod problem;
 mod refusals;
@@ -23,6 +24,7 @@ mod values;
 
 pub use effective::{Loaded, Origin, load};
 pub use memory_limit::{LimitOrigin, Machine, MemoryLimit};
+pub use origin::{CallerOrigin, OriginMode, Source as OriginSource};
 pub use problem::{Effect, Place, Problem, Refused};
 pub use schema::*;
 pub use shedding::{Fraction, Marks, Plan, Shedding};

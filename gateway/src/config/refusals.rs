@@ -9,6 +9,7 @@ use super::document::numbered;
 use super::effective::Loader;
 use super::keys;
 use super::later;
+use super::origin::OriginMode;
 use super::problem::Problem;
 use super::schema::{Config, Listener, Service};
 use super::shedding::Defect;
@@ -34,6 +35,7 @@ pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
             judge.services(index, listener);
             judge.management_is_guarded(index, listener);
             judge.message_sizes(index, listener);
+            judge.origin(index, listener);
         }
         judge.upstream();
         judge.cluster_id();
@@ -176,6 +178,31 @@ impl Judge<'_, '_> {
         } else if !self.is_refused(&key) {
             let fix = format!("listen on 127.0.0.1 (TLS is {})", later::NOT_SERVED);
             self.refuse("insecure_mgmt_listener (no_tls)", &key, fault, &fix);
+        }
+    }
+
+    /// ORIGIN-8, BOOT-8.
+    fn origin(&mut self, index: usize, listener: &Listener) {
+        let origin = &listener.origin;
+        let mode_key = numbered("listener.origin.mode", index);
+        let mode = origin.mode.name();
+        let sources_key = numbered("listener.origin.sources", index);
+        if origin.mode == OriginMode::Transport {
+            if !origin.sources.is_empty() {
+                self.warn(&sources_key, "has no effect in mode transport".into(), "");
+            }
+        } else if origin.sources.is_empty() && !self.is_refused(&sources_key) {
+            let fault = format!("is empty: mode {mode} believes nobody then");
+            self.refuse(keys::ORIGIN, &sources_key, fault, "name the proxies");
+        }
+        if origin.trusted_hops > 0 && origin.mode != OriginMode::ForwardedFor {
+            let key = numbered("listener.origin.trusted_hops", index);
+            self.warn(&key, format!("has no effect in mode {mode}"), "");
+        }
+        if origin.mode != OriginMode::Transport && listener.serves(Service::Management) {
+            let fault = format!("is {mode} on a listener that serves management");
+            let fix = "use transport: a management caller is who connects";
+            self.refuse(keys::ORIGIN, &mode_key, fault, fix);
         }
     }
 

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::memory_limit::MemoryLimit;
+use super::origin::CallerOrigin;
 use super::shedding::Shedding;
 
 const fn ms(value: u64) -> Duration {
@@ -86,6 +87,8 @@ pub struct Listener {
     pub services: Vec<Service>,
     /// Where to listen; port 0 takes any free port.
     pub address: SocketAddr,
+    /// `[listener.origin]`.
+    pub origin: CallerOrigin,
     /// `[listener.limits]`.
     pub limits: Limits,
     /// `[listener.http2]`.
@@ -97,6 +100,8 @@ pub struct Listener {
 pub struct Limits {
     /// Open connections; more wait in the backlog (LSN-2).
     pub max_connections: usize,
+    /// A PROXY header must be complete within this time (LSN-3).
+    pub proxy_header_timeout: Duration,
     /// A unary request must be complete within this time (LSN-7).
     pub request_timeout: Duration,
     /// Largest message accepted; over it the call ends with status 8.
@@ -123,8 +128,10 @@ impl Listener {
             name: "agent".into(),
             services: vec![Service::Agent],
             address,
+            origin: CallerOrigin::default(),
             limits: Limits {
                 max_connections: 60_000,
+                proxy_header_timeout: ms(1_000),
                 request_timeout: ms(30_000),
                 max_message_bytes: 8 << 20,
                 max_connection_memory_bytes: 32 << 20,

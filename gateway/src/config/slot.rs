@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::document::{Node, Raw};
+use super::origin::{self, OriginMode};
 use super::print;
 use super::schema::{Endpoint, LogFormat, Service};
 use super::shedding::Fraction;
@@ -42,6 +43,8 @@ pub(super) enum Slot<T> {
     Fraction(At<T, Option<Fraction>>),
     /// May be left out.
     Bytes(At<T, Option<u64>>, Range),
+    OriginMode(At<T, OriginMode>),
+    Sources(At<T, Vec<origin::Source>>),
 }
 
 /// One key of `T`: of the file's root tables ([`Config`]) or of one listener.
@@ -106,6 +109,8 @@ impl<T> Slot<T> {
                 _ => None,
             },
             Self::Bytes(at, range) => range.accept(raw).map(|value| *at(target) = Some(value)),
+            Self::OriginMode(at) => origin::mode(raw).map(|mode| *at(target) = mode),
+            Self::Sources(at) => return origin::sources(node).map(|list| *at(target) = list),
             Self::Services(at) => return values::services(node).map(|list| *at(target) = list),
             Self::Endpoints(at) => return values::endpoints(node).map(|list| *at(target) = list),
         };
@@ -128,6 +133,8 @@ impl<T> Slot<T> {
             }),
             Self::Fraction(at) => shown(at(target).map(Fraction::get)),
             Self::Bytes(at, _) => shown(*at(target)),
+            Self::OriginMode(at) => print::quoted(at(target).name()),
+            Self::Sources(at) => print::list(at(target).iter().map(ToString::to_string)),
             Self::Services(at) => print::list(at(target).iter().map(|service| match service {
                 Service::Agent => "agent".to_owned(),
                 Service::Management => "management".to_owned(),
@@ -149,6 +156,8 @@ impl<T> Slot<T> {
             | Self::Count(_, range)
             | Self::Bytes(_, range) => range.to_string(),
             Self::Fraction(_) => "a fraction between 0 and 1".into(),
+            Self::OriginMode(_) => origin::MODE_ALLOWED.into(),
+            Self::Sources(_) => origin::SOURCES_ALLOWED.into(),
             Self::Flag(_) => "true or false".into(),
             Self::Text(_, rule) => rule.allowed.into(),
             Self::Address(_) => values::ADDRESS_ALLOWED.into(),
@@ -176,8 +185,10 @@ impl<T> Slot<T> {
                 .parse::<u16>()
                 .ok()
                 .map(|port| Raw::Integer(port.into())),
-            Self::Text(..) | Self::Format(_) => Some(Raw::Text(text.to_owned())),
-            Self::Services(_) | Self::Endpoints(_) => None,
+            Self::Text(..) | Self::Format(_) | Self::OriginMode(_) => {
+                Some(Raw::Text(text.to_owned()))
+            }
+            Self::Services(_) | Self::Endpoints(_) | Self::Sources(_) => None,
         }
     }
 }

@@ -128,7 +128,7 @@ impl Misfit {
         }
     }
 
-    fn item(self, index: usize) -> Self {
+    pub(super) fn item(self, index: usize) -> Self {
         Self {
             item: Some(index),
             ..self

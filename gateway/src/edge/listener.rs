@@ -7,14 +7,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,17 +18,18 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
-use tracing::{debug, error, warn};
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
 
-use super::connection::{
-    CloseReason, Connection, ConnectionKey, ConnectionLimits, Signal, Verdict,
-};
-use super::flood::{self, FloodLimits};
-use super::grpc;
+use super::Handler;
+use super::connection::{Connection, ConnectionKey, ConnectionLimits, Signal};
+use super::dispatch::dispatch;
+use super::drive::drive;
+use super::flood::FloodLimits;
 use super::io::CountedIo;
+use super::origin::OriginRule;
+use super::proxy_protocol::{self, Claim};
 use super::stream::OpenStream;
-use super::{Handler, Response};
 use crate::config;
 use crate::observe::metrics::Metrics;
 
@@ -40,10 +37,10 @@ const BACKLOG: i32 = 4096;
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A failed accept (out of descriptors, say) is tried again after this.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// An idle peer that was sent GOAWAY has this long to leave by itself.
-const LEAVE_TIME: Duration = Duration::from_secs(3);
 /// A keep-alive PING must be answered within this time.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+const PROXY_HEADER_FAILURES: [&str; 3] = ["timeout", "malformed", "closed"];
 
 /// A socket that listens and is not served yet.
 #[derive(Debug)]
@@ -120,17 +117,23 @@ impl BoundListener {
             .listener_connections_max
             .with_label_values(&[&config.name])
             .set(ceiling as i64);
+        let origin = OriginRule::new(config.origin.clone(), Arc::clone(&metrics));
+        if origin.expects_proxy_header() {
+            let family = &metrics.listener_proxy_header_failures_total;
+            for kind in PROXY_HEADER_FAILURES {
+                family.with_label_values(&[&*config.name, kind]);
+            }
+        }
         let acceptor = Arc::new(Acceptor {
             slots: Arc::new(Semaphore::new(ceiling)),
             limits: Arc::new(connection_limits(&config)),
+            origin,
+            proxy_header_timeout: config.limits.proxy_header_timeout,
             builder: http2_builder(&config),
             shared: Arc::clone(&shared),
             handler,
         });
-        let accept = Box::new(move |socket| {
-            let acceptor = Arc::clone(&acceptor);
-            tokio::spawn(async move { acceptor.accept(&socket).await })
-        });
+        let accept = Box::new(move |socket| tokio::spawn(Arc::clone(&acceptor).accept(socket)));
         let accepting = Mutex::new(Accepting::Running(accept(self.socket)));
         Ok(RunningListener {
             shared,
@@ -181,6 +184,8 @@ fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
 struct Acceptor<H> {
     slots: Arc<Semaphore>,
     limits: Arc<ConnectionLimits>,
+    origin: OriginRule,
+    proxy_header_timeout: Duration,
     builder: http2::Builder<TokioExecutor>,
     shared: Arc<Shared>,
     handler: Arc<H>,
@@ -188,7 +193,7 @@ struct Acceptor<H> {
 
 impl<H: Handler> Acceptor<H> {
     /// Accepts until it is dropped, and the socket with it.
-    async fn accept(&self, socket: &TcpListener) {
+    async fn accept(self: Arc<Self>, socket: TcpListener) {
         loop {
             // The slot is taken before the accept: over the ceiling newcomers wait in the kernel's
             // backlog (LSN-2).
@@ -205,7 +210,7 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
-    fn start(&self, stream: TcpStream, peer: SocketAddr, slot: OwnedSemaphorePermit) {
+    fn start(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr, slot: OwnedSemaphorePermit) {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "the connection went before it was served");
             return;
@@ -213,73 +218,55 @@ impl<H: Handler> Acceptor<H> {
         let metrics = Arc::clone(&self.shared.metrics);
         let connection = Connection::new(peer, Arc::clone(&self.limits), metrics);
         self.shared.opened(&connection);
-        let io = CountedIo::new(stream, Arc::clone(&connection), FloodLimits::DEFAULT);
-        let handler = Arc::clone(&self.handler);
-        let caller = Arc::clone(&connection);
-        let service = service_fn(move |request| {
-            let open = OpenStream::new(&caller);
-            let answer = dispatch(Arc::clone(&handler), request, Arc::clone(&caller));
-            async move { Ok::<_, std::convert::Infallible>(open.answered(answer.await)) }
-        });
-        let served = self.builder.serve_connection(TokioIo::new(io), service);
         let closed = Closed {
             shared: Arc::clone(&self.shared),
             handler: Arc::clone(&self.handler),
             key: connection.key(),
             _slot: slot,
         };
+        let acceptor = Arc::clone(self);
         tokio::spawn(async move {
             let _closed = closed;
-            drive(served, &connection).await;
+            acceptor.serve(stream, &connection).await;
         });
     }
-}
 
-/// Answers one request; a panic in a handler answers 13 and says where, never what (GEN-5).
-async fn dispatch<H: Handler>(
-    handler: Arc<H>,
-    request: http::Request<Incoming>,
-    connection: Arc<Connection>,
-) -> Response {
-    let method = KnownPath::of(request.uri().path());
-    match AssertUnwindSafe(handler.call(request, connection))
-        .catch_unwind()
-        .await
-    {
-        Ok(response) => response,
-        Err(_) => {
-            error!(
-                method = method.0,
-                "a handler panicked; the call is answered with status 13"
-            );
-            grpc::refuse(tonic::Status::internal("internal error"))
-        }
+    async fn serve(self: Arc<Self>, mut stream: TcpStream, connection: &Arc<Connection>) {
+        let Some(claim) = self.claim(&mut stream).await else {
+            return;
+        };
+        let io = CountedIo::new(stream, Arc::clone(connection), FloodLimits::DEFAULT);
+        let (acceptor, caller) = (Arc::clone(&self), Arc::clone(connection));
+        let service = service_fn(move |mut request| {
+            let open = OpenStream::new(&caller);
+            acceptor.origin.mark(&mut request, &caller, claim);
+            let handler = Arc::clone(&acceptor.handler);
+            let answer = dispatch(handler, request, Arc::clone(&caller));
+            async move { Ok::<_, std::convert::Infallible>(open.answered(answer.await)) }
+        });
+        let served = self.builder.serve_connection(TokioIo::new(io), service);
+        drop(self);
+        drive(served, connection).await;
     }
-}
 
-/// A path as it may stand in a log: one of the served ones.
-struct KnownPath(&'static str);
-
-impl KnownPath {
-    fn of(path: &str) -> Self {
-        use yuzu_proto::path;
-        let known = [
-            path::REGISTER,
-            path::SUBSCRIBE,
-            path::HEARTBEAT,
-            path::REPORT_INVENTORY,
-            path::LIST_AGENTS,
-            path::GET_AGENT,
-            path::SEND_COMMAND,
-            path::WATCH_EVENTS,
-            path::QUERY_INVENTORY,
-        ];
-        Self(
-            known
-                .into_iter()
-                .find(|known| *known == path)
-                .unwrap_or("other"),
-        )
+    /// The PROXY header, where one is due; `None`: there is no usable one in time (ORIGIN-6).
+    async fn claim(&self, stream: &mut TcpStream) -> Option<Claim> {
+        if !self.origin.expects_proxy_header() {
+            return Some(Claim::None);
+        }
+        let read = proxy_protocol::read(stream);
+        let (kind, error) = match timeout(self.proxy_header_timeout, read).await {
+            Ok(Ok(claim)) => return Some(claim),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                ("malformed", error.to_string())
+            }
+            Ok(Err(error)) => ("closed", error.to_string()),
+            Err(_) => ("timeout", "not complete in time".to_owned()),
+        };
+        let family = &self.shared.metrics.listener_proxy_header_failures_total;
+        family.with_label_values(&[&*self.shared.name, kind]).inc();
+        debug!(error, "connection closed: no PROXY header");
+        None
     }
 }
 
@@ -329,90 +316,6 @@ impl Shared {
         for connection in self.open().values() {
             connection.signal(signal);
         }
-    }
-}
-
-/// Runs one connection until it ends, or until its verdict or a signal ends it.
-async fn drive<C>(served: C, connection: &Connection)
-where
-    C: GracefulConnection,
-{
-    let mut served = pin!(served);
-    let mut check = pin!(sleep_until(
-        Instant::now() + connection.limits().preface_timeout
-    ));
-    let mut seen = Signal::Serve;
-    let mut leaving = false;
-    let ended = std::future::poll_fn(|cx| {
-        if let Poll::Ready(signal) = connection.poll_signal(cx, seen) {
-            seen = signal;
-            match signal {
-                Signal::Kill => return Poll::Ready(Err(CloseReason::Killed)),
-                Signal::Drain | Signal::Serve => served.as_mut().drain(),
-            }
-        }
-        while check.as_mut().poll(cx).is_ready() {
-            match connection.verdict(Instant::now()) {
-                // A peer that lives is told, so that it sends no call into a closed socket.
-                Verdict::Close(CloseReason::Idle) if !leaving => {
-                    leaving = true;
-                    served.as_mut().drain();
-                    check.as_mut().reset(Instant::now() + LEAVE_TIME);
-                }
-                Verdict::Close(reason) => return Poll::Ready(Err(reason)),
-                Verdict::CheckAt(at) => check.as_mut().reset(at),
-            }
-        }
-        if let Poll::Ready(result) = served.as_mut().poll(cx) {
-            return Poll::Ready(Ok(result));
-        }
-        // The poll above may have handed over an answer, which has to be watched.
-        if connection.has_answers() {
-            let soon = Instant::now() + connection.limits().answer_patience;
-            if check.deadline() > soon {
-                check.as_mut().reset(soon);
-                if check.as_mut().poll(cx).is_ready() {
-                    cx.waker().wake_by_ref();
-                }
-            }
-        }
-        Poll::Pending
-    })
-    .await;
-    match ended {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            if flood::ended_by_http2(&error) {
-                connection.metrics().grpc_connection_killed_total.inc();
-            }
-            debug!(%error, "connection ended");
-        }
-        Err(reason) => {
-            if reason == CloseReason::AnswerNotTaken {
-                connection.metrics().grpc_connection_killed_total.inc();
-            }
-            debug!(?reason, "connection closed by this side");
-        }
-    }
-}
-
-/// What [`drive`] needs of hyper's connection.
-trait GracefulConnection: Future<Output = Result<(), hyper::Error>> {
-    fn drain(self: std::pin::Pin<&mut Self>);
-}
-
-impl<I, S, E> GracefulConnection for http2::Connection<I, S, E>
-where
-    Self: Future<Output = Result<(), hyper::Error>>,
-    S: hyper::service::HttpService<Incoming>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    I: hyper::rt::Read + hyper::rt::Write + Unpin,
-    S::ResBody: hyper::body::Body + 'static,
-    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    E: hyper::rt::bounds::Http2ServerConnExec<S::Future, S::ResBody>,
-{
-    fn drain(self: std::pin::Pin<&mut Self>) {
-        self.graceful_shutdown();
     }
 }
 

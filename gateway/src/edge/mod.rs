@@ -7,10 +7,14 @@
 pub(crate) mod answers;
 pub(crate) mod connection;
 pub(crate) mod deframe;
+mod dispatch;
+mod drive;
 pub(crate) mod flood;
 pub(crate) mod grpc;
 pub(crate) mod io;
 pub(crate) mod listener;
+pub(crate) mod origin;
+mod proxy_protocol;
 mod stream;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -215,6 +215,15 @@ families! {
     /// Request bytes discarded
     grpc_dropped_data_bytes_total: IntCounterVec =
         counters(&["reason"], &[&["extra_request_data"], &["stream_ended"]]);
+    /// Calls whose claim about their origin was not used
+    grpc_origin_ignored_total: IntCounterVec = counter_grid(
+        ["mode", "reason"],
+        &["proxy_protocol", "forwarded_for"],
+        &["untrusted_source", "no_claim", "bad_claim"]
+    );
+    /// Connections without a usable PROXY header
+    listener_proxy_header_failures_total: IntCounterVec =
+        counters(&["listener", "kind"], &[]);
     /// Connections closed because they held too much memory, flooded or left answers untaken
     grpc_connection_killed_total: IntCounter = counter();
     /// Requests that were not complete in time

@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 use tokio::sync::{mpsc, watch};
 
@@ -31,6 +32,8 @@ pub struct Options {
     pub source: Option<IpAddr>,
     /// Largest message accepted; the real agent takes 4 MiB.
     pub max_message_bytes: usize,
+    /// Sent before everything else, as a proxy does.
+    pub preamble: Vec<u8>,
 }
 
 impl Default for Options {
@@ -42,6 +45,7 @@ impl Default for Options {
             keepalive: Some(Duration::from_secs(60)),
             source: None,
             max_message_bytes: 4 << 20,
+            preamble: Vec::new(),
         }
     }
 }
@@ -68,11 +72,14 @@ impl Connection {
     /// [`CallError::Connect`] when there is no TCP connection in time, otherwise
     /// [`CallError::Disconnected`].
     pub async fn open(address: SocketAddr, options: &Options) -> Result<Self, CallError> {
-        let tcp = tokio::time::timeout(options.connect_timeout, dial(address, options.source))
+        let mut tcp = tokio::time::timeout(options.connect_timeout, dial(address, options.source))
             .await
             .map_err(|_| CallError::Connect(std::io::ErrorKind::TimedOut.into()))?
             .map_err(CallError::Connect)?;
         tcp.set_nodelay(true).map_err(CallError::Connect)?;
+        tcp.write_all(&options.preamble)
+            .await
+            .map_err(CallError::Connect)?;
         let local = tcp.local_addr().map_err(CallError::Connect)?;
         let control = Arc::new(Control::default());
         let mut builder = Builder::new(TokioExecutor::new());

@@ -12,6 +12,7 @@ mod listener;
 mod logs;
 mod management;
 mod old_faults;
+mod origin;
 mod register;
 mod shutdown;
 mod slow_peers;

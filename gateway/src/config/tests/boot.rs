@@ -321,7 +321,6 @@ fn what_changes_security_or_reachability_is_refused_until_it_is_served() {
     for text in [
         agent("tls = {}"),
         agent("tls.min_version = \"1.2\""),
-        agent("origin = { mode = \"proxy_protocol\", sources = [] }"),
         agent("limits.max_connections_per_source = 5"),
         agent("services = [\"agent\", \"node\"]").replacen("services = [\"agent\"]\n", "", 1),
         SOUND.replace("http://", "https://"),
@@ -495,5 +494,65 @@ fn shed_5_a_file_of_the_machine_that_was_skipped_is_told() {
             "g.toml: memory.shedding skips a limit: /sys/fs/cgroup/memory.max holds no number of \
              bytes; set high_water_bytes below the limit"
         ]
+    );
+}
+
+#[test]
+fn boot_8_origin_8_an_origin_that_can_not_be_trusted_refuses_the_start() {
+    let agent = |origin: &str| {
+        let name = "name = \"agent\"";
+        SOUND.replacen(name, &format!("{name}\norigin = {{ {origin} }}"), 1)
+    };
+    for (origin, line) in [
+        (
+            "mode = \"proxy_protocol\"",
+            "g.toml:4:10: listener[0].origin.sources is empty: mode proxy_protocol believes nobody then; \
+             name the proxies",
+        ),
+        (
+            "mode = \"forwarded_for\", sources = []",
+            "g.toml:4:46: listener[0].origin.sources is empty: mode forwarded_for believes nobody \
+             then; name the proxies",
+        ),
+        (
+            "mode = \"proxied\"",
+            "g.toml:4:19: listener[0].origin.mode is a string of 7 bytes, not \"transport\", \
+             \"proxy_protocol\" or \"forwarded_for\"; correct it",
+        ),
+        (
+            "mode = \"forwarded_for\", sources = [\"10.0.0.1\", \"::ffff:0:0/96\"]",
+            "g.toml:4:59: listener[0].origin.sources[1] is a string of 13 bytes, not an address like \
+             \"10.0.0.5\" or a network like \"10.1.0.0/24\"; correct it",
+        ),
+        (
+            "trusted_hops = 17",
+            "g.toml:4:27: listener[0].origin.trusted_hops is 17, not an integer from 0 to 16; \
+             correct it",
+        ),
+    ] {
+        let text = agent(origin);
+        assert_eq!(terms(&text), ["bad_origin"], "{origin}");
+        assert_eq!(refused(&text).problems[0].to_string(), line);
+    }
+    let management = SOUND.replacen(
+        "name = \"management\"",
+        "name = \"management\"\norigin = { mode = \"proxy_protocol\", sources = [\"10.0.0.1\"] }",
+        1,
+    );
+    assert_eq!(terms(&management), ["bad_origin"]);
+}
+
+#[test]
+fn an_origin_key_that_its_mode_does_not_use_is_told() {
+    let name = "name = \"agent\"";
+    let origin = "origin = { sources = [\"10.0.0.1\"], trusted_hops = 1 }";
+    let text = SOUND.replacen(name, &format!("{name}\n{origin}"), 1);
+    let (lines, starts) = lines(&text);
+    assert!(starts);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains("has no effect in mode transport"))
     );
 }

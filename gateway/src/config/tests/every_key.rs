@@ -52,6 +52,12 @@ fn in_force(loaded: &Loaded, path: &str) -> String {
 /// keys, and the lowest of ranges that others bound, have tests of their own.
 const INTEGERS: &[(&str, u64, u64, u64)] = &[
     ("listener.limits.max_connections", 1, 1_000_000, 60_000),
+    (
+        "listener.limits.proxy_header_timeout_ms",
+        100,
+        600_000,
+        1_000,
+    ),
     ("listener.limits.request_timeout_ms", 100, 600_000, 30_000),
     (
         "listener.limits.max_message_bytes",

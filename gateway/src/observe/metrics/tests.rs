@@ -20,6 +20,18 @@ const AT_START: &[(&str, &str, &[&str])] = &[
         "agent_session_duration_ms",
         &[r#"{node="gw1"}"#],
     ),
+    (
+        "counter",
+        "grpc_origin_ignored_total",
+        &[
+            r#"{mode="proxy_protocol",reason="untrusted_source"}"#,
+            r#"{mode="proxy_protocol",reason="no_claim"}"#,
+            r#"{mode="proxy_protocol",reason="bad_claim"}"#,
+            r#"{mode="forwarded_for",reason="untrusted_source"}"#,
+            r#"{mode="forwarded_for",reason="no_claim"}"#,
+            r#"{mode="forwarded_for",reason="bad_claim"}"#,
+        ],
+    ),
     ("gauge", "memory_shedding_active", &[""]),
     ("counter", "memory_shedding_suspensions_total", &[""]),
     (
@@ -243,6 +255,11 @@ const LATER: &[(&str, &str, &str)] = &[
         "upstream_permit_wait_seconds",
         r#"{class="register"}"#,
     ),
+    (
+        "counter",
+        "listener_proxy_header_failures_total",
+        r#"{kind="timeout",listener="agent"}"#,
+    ),
     ("gauge", "listener_connections", r#"{listener="agent"}"#),
     ("gauge", "listener_connections_max", r#"{listener="agent"}"#),
     ("gauge", "beam_memory_bytes", r#"{node="gw1",type="total"}"#),
@@ -305,6 +322,9 @@ fn families_with_open_label_sets_have_the_labels_of_the_contract() {
     metrics
         .upstream_permit_wait_seconds
         .with_label_values(&["register"]);
+    metrics
+        .listener_proxy_header_failures_total
+        .with_label_values(&["agent", "timeout"]);
     metrics.listener_connections.with_label_values(&["agent"]);
     metrics
         .listener_connections_max

@@ -1,0 +1,104 @@
+//! One HTTP/2 connection from its first byte to its end.
+//!
+//! Responsible for carrying out what its verdict and the signals of this side say. Must never
+//! decide: the verdict is [`Connection`]'s.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use tokio::time::{Instant, sleep_until};
+use tracing::debug;
+
+use super::connection::{CloseReason, Connection, Signal, Verdict};
+use super::flood;
+
+/// An idle peer that was sent GOAWAY has this long to leave by itself.
+const LEAVE_TIME: Duration = Duration::from_secs(3);
+
+/// Runs one connection until it ends, or until its verdict or a signal ends it.
+pub(super) async fn drive<C>(served: C, connection: &Connection)
+where
+    C: GracefulConnection,
+{
+    let mut served = pin!(served);
+    let mut check = pin!(sleep_until(
+        Instant::now() + connection.limits().preface_timeout
+    ));
+    let mut seen = Signal::Serve;
+    let mut leaving = false;
+    let ended = std::future::poll_fn(|cx| {
+        if let Poll::Ready(signal) = connection.poll_signal(cx, seen) {
+            seen = signal;
+            match signal {
+                Signal::Kill => return Poll::Ready(Err(CloseReason::Killed)),
+                Signal::Drain | Signal::Serve => served.as_mut().drain(),
+            }
+        }
+        while check.as_mut().poll(cx).is_ready() {
+            match connection.verdict(Instant::now()) {
+                // A peer that lives is told, so that it sends no call into a closed socket.
+                Verdict::Close(CloseReason::Idle) if !leaving => {
+                    leaving = true;
+                    served.as_mut().drain();
+                    check.as_mut().reset(Instant::now() + LEAVE_TIME);
+                }
+                Verdict::Close(reason) => return Poll::Ready(Err(reason)),
+                Verdict::CheckAt(at) => check.as_mut().reset(at),
+            }
+        }
+        if let Poll::Ready(result) = served.as_mut().poll(cx) {
+            return Poll::Ready(Ok(result));
+        }
+        // The poll above may have handed over an answer, which has to be watched.
+        if connection.has_answers() {
+            let soon = Instant::now() + connection.limits().answer_patience;
+            if check.deadline() > soon {
+                check.as_mut().reset(soon);
+                if check.as_mut().poll(cx).is_ready() {
+                    cx.waker().wake_by_ref();
+                }
+            }
+        }
+        Poll::Pending
+    })
+    .await;
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            if flood::ended_by_http2(&error) {
+                connection.metrics().grpc_connection_killed_total.inc();
+            }
+            debug!(%error, "connection ended");
+        }
+        Err(reason) => {
+            if reason == CloseReason::AnswerNotTaken {
+                connection.metrics().grpc_connection_killed_total.inc();
+            }
+            debug!(?reason, "connection closed by this side");
+        }
+    }
+}
+
+/// What [`drive`] needs of hyper's connection.
+pub(super) trait GracefulConnection: Future<Output = Result<(), hyper::Error>> {
+    fn drain(self: std::pin::Pin<&mut Self>);
+}
+
+impl<I, S, E> GracefulConnection for http2::Connection<I, S, E>
+where
+    Self: Future<Output = Result<(), hyper::Error>>,
+    S: hyper::service::HttpService<Incoming>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    S::ResBody: hyper::body::Body + 'static,
+    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    E: hyper::rt::bounds::Http2ServerConnExec<S::Future, S::ResBody>,
+{
+    fn drain(self: std::pin::Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
