@@ -194,6 +194,10 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
         ..size("listener.origin.trusted_hops", |l| &mut l.origin.trusted_hops, 0, 16) },
 
     size("listener.limits.max_connections", |l| &mut l.limits.max_connections, 1, 1_000_000),
+    size("listener.limits.max_connections_per_source",
+        |l| &mut l.limits.max_connections_per_source, 0, 1_000_000),
+    Key::new("listener.limits.unregistered_timeout_ms",
+        Slot::Millis(|l| &mut l.limits.unregistered_timeout, Range::zero_or(1_000, DAY))),
     millis("listener.limits.proxy_header_timeout_ms",
         |l| &mut l.limits.proxy_header_timeout, 100, 600_000),
     millis("listener.limits.request_timeout_ms", |l| &mut l.limits.request_timeout, 100, 600_000),

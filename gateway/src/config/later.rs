@@ -272,17 +272,7 @@ pub(super) static LATER: &[Later] = &[
     ),
     tls("listener.tls.min_version", Kind::Words(&["1.2", "1.3"])),
     tls("listener.tls.crl_files", Kind::List),
-    later(
-        "listener.limits.max_connections_per_source",
-        Kind::Integer(Range::new(0, 1_000_000)),
-        Say::RefuseUnless(""),
-    ),
     integer("listener.limits.handshake_timeout_ms", 100, 600_000),
-    later(
-        "listener.limits.unregistered_timeout_ms",
-        Kind::Integer(Range::zero_or(1_000, 86_400_000)),
-        Say::NoEffectUnlessEmpty,
-    ),
     upstream_tls("upstream.tls.ca_file"),
     upstream_tls("upstream.tls.cert_file"),
     upstream_tls("upstream.tls.key_file"),

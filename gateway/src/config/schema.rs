@@ -100,6 +100,10 @@ pub struct Listener {
 pub struct Limits {
     /// Open connections; more wait in the backlog (LSN-2).
     pub max_connections: usize,
+    /// Open connections of one source address, per /64 for IPv6; 0 is no bound.
+    pub max_connections_per_source: usize,
+    /// A connection without a session for this long is closed; zero is never.
+    pub unregistered_timeout: Duration,
     /// A PROXY header must be complete within this time (LSN-3).
     pub proxy_header_timeout: Duration,
     /// A unary request must be complete within this time (LSN-7).
@@ -131,6 +135,8 @@ impl Listener {
             origin: CallerOrigin::default(),
             limits: Limits {
                 max_connections: 60_000,
+                max_connections_per_source: 0,
+                unregistered_timeout: ms(120_000),
                 proxy_header_timeout: ms(1_000),
                 request_timeout: ms(30_000),
                 max_message_bytes: 8 << 20,
@@ -152,6 +158,7 @@ impl Listener {
             services: vec![Service::Management],
             limits: Limits {
                 max_connections: 256,
+                unregistered_timeout: ms(0),
                 max_connection_memory_bytes: 64 << 20,
                 ..agent.limits
             },

@@ -37,6 +37,8 @@ pub(crate) struct ConnectionLimits {
     pub(crate) preface_timeout: Duration,
     /// No received byte for this long: closed (LSN-4).
     pub(crate) idle_timeout: Duration,
+    /// A connection without a session for this long is closed, whatever it sends; zero is never.
+    pub(crate) unregistered_timeout: Duration,
     /// A piece of an answer that was handed over and not taken for this long: closed.
     pub(crate) answer_patience: Duration,
     /// A unary request must be complete within this time (LSN-7).
@@ -54,6 +56,8 @@ pub(crate) enum CloseReason {
     NoPreface,
     /// No byte within the idle timeout.
     Idle,
+    /// No session within the unregistered timeout.
+    Unregistered,
     /// An answer waited too long behind a closed window.
     AnswerNotTaken,
     /// The connection holds too much, or the listener gave up waiting for it.
@@ -91,6 +95,9 @@ pub(crate) struct Connection {
     last_byte_ms: AtomicU64,
     spoke_http2: AtomicBool,
     streams: AtomicUsize,
+    sessions: AtomicUsize,
+    /// When the last session ended, or the connection began.
+    sessionless_ms: AtomicU64,
     held: AtomicUsize,
     answers: Mutex<AnswerLedger>,
     signal: AtomicU8,
@@ -113,6 +120,8 @@ impl Connection {
             last_byte_ms: AtomicU64::new(0),
             spoke_http2: AtomicBool::new(false),
             streams: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
+            sessionless_ms: AtomicU64::new(0),
             held: AtomicUsize::new(0),
             answers: Mutex::default(),
             signal: AtomicU8::new(Signal::Serve as u8),
@@ -142,8 +151,7 @@ impl Connection {
 
     /// Something came that counts against the idle timeout.
     pub(crate) fn byte_received(&self, now: Instant, spoke_http2: bool) {
-        let since = now.duration_since(self.opened).as_millis() as u64;
-        self.last_byte_ms.store(since, Ordering::Relaxed);
+        self.last_byte_ms.store(self.age_ms(now), Ordering::Relaxed);
         if spoke_http2 && !self.spoke_http2.load(Ordering::Relaxed) {
             self.spoke_http2.store(true, Ordering::Relaxed);
         }
@@ -160,6 +168,32 @@ impl Connection {
     /// Whether the answer to a PING of ours counts as a byte (LSN-12).
     pub(crate) fn has_streams(&self) -> bool {
         self.streams.load(Ordering::Relaxed) > 0
+    }
+
+    /// A session lives on this connection now.
+    pub(crate) fn session_began(&self) {
+        self.sessions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn session_ended(&self, now: Instant) {
+        self.sessionless_ms
+            .store(self.age_ms(now), Ordering::Relaxed);
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn age_ms(&self, now: Instant) -> u64 {
+        now.duration_since(self.opened).as_millis() as u64
+    }
+
+    /// When it has to go for want of a session. Looked at when the connection is judged, so after
+    /// a session's end up to an idle timeout late.
+    fn unregistered_at(&self) -> Option<Instant> {
+        let timeout = self.limits.unregistered_timeout;
+        if timeout.is_zero() || self.sessions.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        let since = Duration::from_millis(self.sessionless_ms.load(Ordering::Relaxed));
+        Some(self.opened + since + timeout)
     }
 
     /// Counts a connection that is closed because its peer floods.
@@ -194,6 +228,12 @@ impl Connection {
         }
     }
 
+    /// When it is to be judged first.
+    pub(crate) fn first_check(&self) -> Instant {
+        let preface = self.opened + self.limits.preface_timeout;
+        self.unregistered_at().map_or(preface, |at| at.min(preface))
+    }
+
     /// Judges the connection (LSN-4 and the edge's own limits).
     pub(crate) fn verdict(&self, now: Instant) -> Verdict {
         if !self.spoke_http2.load(Ordering::Relaxed) {
@@ -209,10 +249,17 @@ impl Connection {
         if now >= idle_at {
             return Verdict::Close(CloseReason::Idle);
         }
+        let mut next = idle_at;
+        if let Some(at) = self.unregistered_at() {
+            if now >= at {
+                return Verdict::Close(CloseReason::Unregistered);
+            }
+            next = next.min(at);
+        }
         match self.answers().overdue_at(self.limits.answer_patience) {
             Some(at) if now >= at => Verdict::Close(CloseReason::AnswerNotTaken),
-            Some(at) => Verdict::CheckAt(at.min(idle_at)),
-            None => Verdict::CheckAt(idle_at),
+            Some(at) => Verdict::CheckAt(at.min(next)),
+            None => Verdict::CheckAt(next),
         }
     }
 
@@ -284,6 +331,11 @@ impl Charge {
         }
     }
 
+    /// Whom it is charged to.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     /// Charges `bytes` in place of what was charged before. Over the limit the connection is
     /// killed and counted.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), OverBudget> {
@@ -318,9 +370,14 @@ mod tests {
     use super::*;
 
     fn connection() -> Arc<Connection> {
+        connection_that_may_lack_a_session(Duration::ZERO)
+    }
+
+    fn connection_that_may_lack_a_session(unregistered_timeout: Duration) -> Arc<Connection> {
         let limits = ConnectionLimits {
             preface_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(180),
+            unregistered_timeout,
             answer_patience: Duration::from_secs(30),
             request_timeout: Duration::from_secs(30),
             max_message_bytes: 1024,
@@ -341,6 +398,23 @@ mod tests {
     #[test]
     fn origin_4_an_ipv4_mapped_peer_is_folded() {
         assert_eq!(connection().peer_ip().to_string(), "192.0.2.7");
+    }
+
+    #[test]
+    fn a_connection_without_a_session_has_to_go_whatever_it_sends() {
+        let c = connection_that_may_lack_a_session(Duration::from_secs(120));
+        let gone = Verdict::Close(CloseReason::Unregistered);
+        c.byte_received(at(&c, 119), true);
+        assert_eq!(c.verdict(at(&c, 119)), Verdict::CheckAt(at(&c, 120)));
+        assert_eq!(c.verdict(at(&c, 120)), gone);
+        c.session_began();
+        c.session_began();
+        assert_eq!(c.verdict(at(&c, 200)), Verdict::CheckAt(at(&c, 299)));
+        c.session_ended(at(&c, 150));
+        assert_eq!(c.verdict(at(&c, 298)), Verdict::CheckAt(at(&c, 299)));
+        c.session_ended(at(&c, 160));
+        assert_eq!(c.verdict(at(&c, 279)), Verdict::CheckAt(at(&c, 280)));
+        assert_eq!(c.verdict(at(&c, 280)), gone);
     }
 
     #[test]

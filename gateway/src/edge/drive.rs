@@ -25,11 +25,9 @@ where
     C: GracefulConnection,
 {
     let mut served = pin!(served);
-    let mut check = pin!(sleep_until(
-        Instant::now() + connection.limits().preface_timeout
-    ));
+    let mut check = pin!(sleep_until(connection.first_check()));
     let mut seen = Signal::Serve;
-    let mut leaving = false;
+    let mut leaving = None;
     let ended = std::future::poll_fn(|cx| {
         if let Poll::Ready(signal) = connection.poll_signal(cx, seen) {
             seen = signal;
@@ -40,9 +38,19 @@ where
         }
         while check.as_mut().poll(cx).is_ready() {
             match connection.verdict(Instant::now()) {
+                // What it subscribes meanwhile comes too late: its calls would go elsewhere.
+                _ if leaving == Some(CloseReason::Unregistered) => {
+                    return Poll::Ready(Err(CloseReason::Unregistered));
+                }
                 // A peer that lives is told, so that it sends no call into a closed socket.
-                Verdict::Close(CloseReason::Idle) if !leaving => {
-                    leaving = true;
+                Verdict::Close(reason @ (CloseReason::Idle | CloseReason::Unregistered))
+                    if leaving.is_none() =>
+                {
+                    if reason == CloseReason::Unregistered {
+                        let metrics = connection.metrics();
+                        metrics.listener_unregistered_closed_total.inc();
+                    }
+                    leaving = Some(reason);
                     served.as_mut().drain();
                     check.as_mut().reset(Instant::now() + LEAVE_TIME);
                 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,7 @@ use super::flood::FloodLimits;
 use super::io::CountedIo;
 use super::origin::OriginRule;
 use super::proxy_protocol::{self, Claim};
+use super::sources::{Place, Sources};
 use super::stream::OpenStream;
 use crate::config;
 use crate::observe::metrics::Metrics;
@@ -117,6 +118,8 @@ impl BoundListener {
             .listener_connections_max
             .with_label_values(&[&config.name])
             .set(ceiling as i64);
+        let refused = &metrics.listener_source_refused_total;
+        refused.with_label_values(&[&*config.name]);
         let origin = OriginRule::new(config.origin.clone(), Arc::clone(&metrics));
         if origin.expects_proxy_header() {
             let family = &metrics.listener_proxy_header_failures_total;
@@ -128,6 +131,7 @@ impl BoundListener {
             slots: Arc::new(Semaphore::new(ceiling)),
             limits: Arc::new(connection_limits(&config)),
             origin,
+            sources: Sources::new(config.limits.max_connections_per_source),
             proxy_header_timeout: config.limits.proxy_header_timeout,
             builder: http2_builder(&config),
             shared: Arc::clone(&shared),
@@ -148,6 +152,7 @@ fn connection_limits(config: &config::Listener) -> ConnectionLimits {
     ConnectionLimits {
         preface_timeout: PREFACE_TIMEOUT.min(config.http2.idle_timeout),
         idle_timeout: config.http2.idle_timeout,
+        unregistered_timeout: config.limits.unregistered_timeout,
         answer_patience: config.limits.request_timeout,
         request_timeout: config.limits.request_timeout,
         max_message_bytes: config.limits.max_message_bytes,
@@ -185,6 +190,7 @@ struct Acceptor<H> {
     slots: Arc<Semaphore>,
     limits: Arc<ConnectionLimits>,
     origin: OriginRule,
+    sources: Arc<Sources>,
     proxy_header_timeout: Duration,
     builder: http2::Builder<TokioExecutor>,
     shared: Arc<Shared>,
@@ -211,6 +217,9 @@ impl<H: Handler> Acceptor<H> {
     }
 
     fn start(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr, slot: OwnedSemaphorePermit) {
+        let Some(place) = self.place(peer.ip()) else {
+            return;
+        };
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "the connection went before it was served");
             return;
@@ -223,6 +232,7 @@ impl<H: Handler> Acceptor<H> {
             handler: Arc::clone(&self.handler),
             key: connection.key(),
             _slot: slot,
+            _place: place,
         };
         let acceptor = Arc::clone(self);
         tokio::spawn(async move {
@@ -234,6 +244,14 @@ impl<H: Handler> Acceptor<H> {
     async fn serve(self: Arc<Self>, mut stream: TcpStream, connection: &Arc<Connection>) {
         let Some(claim) = self.claim(&mut stream).await else {
             return;
+        };
+        // A trusted proxy takes no place; whom it speaks for does.
+        let _place = match self.origin.client(connection.peer_ip(), claim) {
+            None => None,
+            Some(client) => match self.sources.take(client) {
+                None => return self.refused(),
+                place => place,
+            },
         };
         let io = CountedIo::new(stream, Arc::clone(connection), FloodLimits::DEFAULT);
         let (acceptor, caller) = (Arc::clone(&self), Arc::clone(connection));
@@ -247,6 +265,24 @@ impl<H: Handler> Acceptor<H> {
         let served = self.builder.serve_connection(TokioIo::new(io), service);
         drop(self);
         drive(served, connection).await;
+    }
+
+    /// A place for one more connection of the TCP peer.
+    fn place(&self, peer: IpAddr) -> Option<Option<Place>> {
+        if self.origin.trusts(peer) {
+            return Some(None);
+        }
+        let place = self.sources.take(peer);
+        if place.is_none() {
+            self.refused();
+        }
+        place.map(Some)
+    }
+
+    /// Counts a connection that is closed because its source has too many.
+    fn refused(&self) {
+        let family = &self.shared.metrics.listener_source_refused_total;
+        family.with_label_values(&[&*self.shared.name]).inc();
     }
 
     /// The PROXY header, where one is due; `None`: there is no usable one in time (ORIGIN-6).
@@ -276,6 +312,7 @@ struct Closed<H: Handler> {
     handler: Arc<H>,
     key: ConnectionKey,
     _slot: OwnedSemaphorePermit,
+    _place: Option<Place>,
 }
 
 impl<H: Handler> Drop for Closed<H> {

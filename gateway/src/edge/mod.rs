@@ -15,6 +15,7 @@ pub(crate) mod io;
 pub(crate) mod listener;
 pub(crate) mod origin;
 mod proxy_protocol;
+mod sources;
 mod stream;
 #[cfg(test)]
 pub(crate) mod testing;

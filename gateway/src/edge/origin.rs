@@ -68,6 +68,20 @@ impl OriginRule {
         self.origin.mode == OriginMode::ProxyProtocol
     }
 
+    /// Whether this peer is a proxy that speaks for others.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        let sources = &self.origin.sources;
+        self.origin.mode != OriginMode::Transport && trusted(peer.to_canonical(), sources)
+    }
+
+    /// The client that a trusted proxy names for the whole connection.
+    pub(crate) fn client(&self, peer: IpAddr, claim: Claim) -> Option<IpAddr> {
+        match claim {
+            Claim::Address(client) if self.trusts(peer) => Some(client),
+            _ => None,
+        }
+    }
+
     /// Decides where one call of `connection`, which began with `claim`, comes from (ORIGIN-1 to
     /// 3), and counts it (ORIGIN-5). Costs nothing in mode transport.
     pub(crate) fn mark<B>(
@@ -99,9 +113,12 @@ impl OriginRule {
     }
 }
 
+fn trusted(peer: IpAddr, sources: &[OriginSource]) -> bool {
+    sources.iter().any(|source| source.contains(peer))
+}
+
 fn judge(peer: IpAddr, sources: &[OriginSource], claim: Claim) -> (CallOrigin, Option<Ignored>) {
-    let trusted = sources.iter().any(|source| source.contains(peer));
-    match (trusted, claim) {
+    match (trusted(peer, sources), claim) {
         (false, Claim::None) => (Some(peer), None),
         (false, _) => (Some(peer), Some(Ignored::UntrustedSource)),
         (true, Claim::None) => (None, Some(Ignored::NoClaim)),

@@ -13,6 +13,7 @@ pub(crate) fn connection() -> Arc<Connection> {
         idle_timeout: Duration::from_secs(180),
         answer_patience: Duration::from_secs(30),
         request_timeout: Duration::from_secs(30),
+        unregistered_timeout: Duration::from_secs(120),
         max_message_bytes: 8 << 20,
         max_memory_bytes: 64 << 20,
     };

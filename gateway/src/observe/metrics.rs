@@ -228,6 +228,10 @@ families! {
     grpc_connection_killed_total: IntCounter = counter();
     /// Requests that were not complete in time
     grpc_recv_timeout_total: IntCounter = counter();
+    /// Connections closed at once because their source address had too many
+    listener_source_refused_total: IntCounterVec = counters(&["listener"], &[]);
+    /// Connections closed because they had no session for too long
+    listener_unregistered_closed_total: IntCounter = counter();
     /// Open connections
     listener_connections: IntGaugeVec = gauges("listener", &[]);
     /// Ceiling on open connections in force

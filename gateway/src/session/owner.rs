@@ -71,6 +71,7 @@ pub(crate) struct Inbound {
 impl Inbound {
     pub(crate) fn new(body: Incoming, connection: &Arc<Connection>) -> Self {
         let deframer = Deframer::new(connection.limits().max_message_bytes);
+        connection.session_began();
         Self {
             body,
             deframer,
@@ -103,6 +104,12 @@ impl Inbound {
                 }
             }
         }
+    }
+}
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        self.charge.connection().session_ended(Instant::now());
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::support::command;
 use std::time::Duration;
+use yuzu_gateway::config::{Listener, OriginMode, OriginSource};
 use yuzu_proto::path;
 use yuzu_server_stub::{Action, Fault, Rpc};
 use yuzu_tests::agent::PATIENCE;
@@ -183,4 +184,90 @@ async fn shed_2_3_6_a_node_over_its_mark_refuses_agents_and_says_so_while_comman
         bed.metric("memory_shedding_suspensions_total", &[]).await,
         1.0
     );
+}
+
+#[tokio::test]
+async fn a_connection_that_never_becomes_a_session_is_closed_whatever_it_sends() {
+    let setup = Setup::default().agent_listener(|listener| {
+        listener.limits.unregistered_timeout = Duration::from_secs(1);
+    });
+    let bed = setup.start().await;
+    let mut agent = bed.agent("a").await;
+    let pings = Options {
+        keepalive: Some(Duration::from_millis(50)),
+        ..Options::default()
+    };
+    let silent = Connection::open(bed.agents(), &pings).await.unwrap();
+    let chatty = Connection::open(bed.agents(), &pings).await.unwrap();
+    let chat = async {
+        while !chatty.is_closed() {
+            let request = Request::new(path::HEARTBEAT).timeout(PATIENCE);
+            if chatty.unary(request, &[]).await.is_err() {
+                break;
+            }
+        }
+    };
+    let both = async { tokio::join!(silent.closed(), chat, chatty.closed()) };
+    tokio::time::timeout(PATIENCE, both).await.expect("closed");
+    assert_eq!(
+        bed.metric("listener_unregistered_closed_total", &[]).await,
+        2.0
+    );
+    // It was there before them, and serves on.
+    let operator = bed.operator().await;
+    let mut fanout = operator.send(&["a"], command("c"), 20).await.unwrap();
+    crate::support::serve_one(&mut agent).await;
+    assert!(fanout.rest().await.unwrap().1.is_ok());
+}
+
+fn two_of_each_source(listener: &mut Listener) {
+    listener.limits.max_connections_per_source = 2;
+}
+
+/// A connection that answers, if there is one.
+async fn open(bed: &TestBed, preamble: &[u8]) -> Option<Connection> {
+    let options = Options {
+        preamble: preamble.to_vec(),
+        ..Options::default()
+    };
+    let connection = Connection::open(bed.agents(), &options).await.ok()?;
+    let request = Request::new(path::HEARTBEAT).timeout(PATIENCE);
+    connection.unary(request, &[]).await.ok()?;
+    Some(connection)
+}
+
+const AGENT: [(&str, &str); 1] = [("listener", "agent")];
+
+#[tokio::test]
+async fn connections_of_one_source_are_bounded() {
+    let setup = Setup::default().agent_listener(two_of_each_source);
+    let bed = setup.start().await;
+    let first = open(&bed, b"").await.expect("within the bound");
+    let _second = open(&bed, b"").await.expect("within the bound");
+    assert!(open(&bed, b"").await.is_none());
+    bed.metric_becomes("listener_source_refused_total", &AGENT, 1.0)
+        .await;
+    first.cut();
+    bed.metric_becomes("listener_connections", &AGENT, 1.0)
+        .await;
+    let _third = open(&bed, b"").await.expect("a place is free again");
+}
+
+#[tokio::test]
+async fn behind_a_trusted_proxy_each_client_is_a_source_and_the_proxy_is_none() {
+    let setup = Setup::default().agent_listener(|listener| {
+        two_of_each_source(listener);
+        listener.origin.mode = OriginMode::ProxyProtocol;
+        listener.origin.sources = vec![OriginSource::parse("127.0.0.1").unwrap()];
+    });
+    let bed = setup.start().await;
+    let client = |n: u8| format!("PROXY TCP4 192.0.2.{n} 198.51.100.1 1 2\r\n");
+    let mut kept = Vec::new();
+    for n in [1, 1, 2, 2, 3] {
+        let connection = open(&bed, client(n).as_bytes()).await;
+        kept.push(connection.expect("each client has two"));
+    }
+    assert!(open(&bed, client(1).as_bytes()).await.is_none());
+    bed.metric_becomes("listener_source_refused_total", &AGENT, 1.0)
+        .await;
 }

@@ -321,7 +321,6 @@ fn what_changes_security_or_reachability_is_refused_until_it_is_served() {
     for text in [
         agent("tls = {}"),
         agent("tls.min_version = \"1.2\""),
-        agent("limits.max_connections_per_source = 5"),
         agent("services = [\"agent\", \"node\"]").replacen("services = [\"agent\"]\n", "", 1),
         SOUND.replace("http://", "https://"),
         with("[upstream.tls]\nca_file = \"ca.pem\"\n"),

@@ -53,6 +53,18 @@ fn in_force(loaded: &Loaded, path: &str) -> String {
 const INTEGERS: &[(&str, u64, u64, u64)] = &[
     ("listener.limits.max_connections", 1, 1_000_000, 60_000),
     (
+        "listener.limits.max_connections_per_source",
+        0,
+        1_000_000,
+        0,
+    ),
+    (
+        "listener.limits.unregistered_timeout_ms",
+        1_000,
+        86_400_000,
+        120_000,
+    ),
+    (
         "listener.limits.proxy_header_timeout_ms",
         100,
         600_000,

@@ -32,6 +32,7 @@ const AT_START: &[(&str, &str, &[&str])] = &[
             r#"{mode="forwarded_for",reason="bad_claim"}"#,
         ],
     ),
+    ("counter", "listener_unregistered_closed_total", &[""]),
     ("gauge", "memory_shedding_active", &[""]),
     ("counter", "memory_shedding_suspensions_total", &[""]),
     (
@@ -260,6 +261,11 @@ const LATER: &[(&str, &str, &str)] = &[
         "listener_proxy_header_failures_total",
         r#"{kind="timeout",listener="agent"}"#,
     ),
+    (
+        "counter",
+        "listener_source_refused_total",
+        r#"{listener="agent"}"#,
+    ),
     ("gauge", "listener_connections", r#"{listener="agent"}"#),
     ("gauge", "listener_connections_max", r#"{listener="agent"}"#),
     ("gauge", "beam_memory_bytes", r#"{node="gw1",type="total"}"#),
@@ -325,6 +331,9 @@ fn families_with_open_label_sets_have_the_labels_of_the_contract() {
     metrics
         .listener_proxy_header_failures_total
         .with_label_values(&["agent", "timeout"]);
+    metrics
+        .listener_source_refused_total
+        .with_label_values(&["agent"]);
     metrics.listener_connections.with_label_values(&["agent"]);
     metrics
         .listener_connections_max
