@@ -1,5 +1,6 @@
 //! Notices against a scripted server.
 
+mod order;
 mod outages;
 mod refusals;
 mod streams;
@@ -14,7 +15,7 @@ use yuzu_proto::gateway::v1::{StreamStatusAck, StreamStatusNotification};
 
 use super::*;
 use crate::upstream::BreakerState;
-use crate::upstream::tests::peer::Peer;
+use crate::upstream::tests::peer::{Peer, Seen};
 use crate::upstream::tests::server::{Received, Reply, Server};
 use crate::upstream::tests::{LONG, metric, metrics, soon, until, upstream};
 
@@ -62,6 +63,18 @@ async fn next(server: &mut Server) -> (String, i32) {
         .unwrap();
     let notice = decoded(call);
     (notice.agent_id, notice.event)
+}
+
+/// The next call that arrived in full.
+async fn called(peer: &mut Peer) -> u32 {
+    let complete = async {
+        loop {
+            if let Seen::Complete(stream) = peer.next().await {
+                return stream;
+            }
+        }
+    };
+    timeout(LONG, complete).await.expect("a call")
 }
 
 fn value(metrics: &Metrics, name: &str) -> f64 {
