@@ -311,7 +311,9 @@ impl Desk {
             }
             Sent::Acknowledged => {
                 self.sent += usize::from(last);
-                self.end(&key, End::Acknowledged, &mut facts);
+                if self.end(&key, End::Acknowledged, &mut facts) {
+                    self.unacked.hasten(now);
+                }
             }
         }
         self.level(now);

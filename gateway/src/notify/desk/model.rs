@@ -60,6 +60,7 @@ struct Story {
     item: Item,
     number: u64,
     first: Instant,
+    refused: Instant,
     due: Instant,
     previous: Duration,
     refusals: u32,
@@ -241,6 +242,7 @@ impl Model {
                 self.leave(item, "acknowledged");
                 if story.is_some() {
                     facts.push(Fact::Ended(End::Acknowledged));
+                    self.hasten();
                 }
             }
             Sent::Lost(loss) => {
@@ -297,6 +299,7 @@ impl Model {
             item,
             number: self.numbers,
             first: self.now,
+            refused: self.now,
             due: self.now,
             previous: self.rules.unacked_retry_base,
             refusals: 0,
@@ -328,9 +331,24 @@ impl Model {
             }
             story.previous = wait.delay;
         }
+        story.refused = self.now;
         story.due = self.now + wait.delay;
         facts.push(Fact::Again(*wait));
         self.waiting.push(story);
+    }
+
+    fn hasten(&mut self) {
+        let now = self.now;
+        let later = self.waiting.iter_mut().filter(|story| story.due > now);
+        let next = later.min_by_key(|story| (story.due, story.number));
+        let Some(next) = next.filter(|story| !story.slow) else {
+            return;
+        };
+        let soonest = now.max(next.refused + self.rules.unacked_retry_base);
+        if soonest < next.due {
+            next.due = soonest;
+            next.previous = soonest - next.refused;
+        }
     }
 
     fn tick(&mut self) -> Vec<Fact> {
