@@ -87,6 +87,7 @@ impl Keeper {
             lanes,
             metrics,
         };
+        keeper.show(None);
         (channel, keeper)
     }
 
@@ -141,6 +142,7 @@ impl Keeper {
         loop {
             let (at, since) = (made.at, Instant::now());
             order.connected(at);
+            self.show(Some(at));
             tracing::info!(
                 endpoint = %self.settings.endpoints[at],
                 standby = at > 0,
@@ -162,6 +164,7 @@ impl Keeper {
             if up < STABLE {
                 order.did_not_last();
             }
+            self.show(None);
             self.follow(None);
             return (at, error, pause);
         }
@@ -251,6 +254,18 @@ impl Keeper {
                     return made;
                 }
             }
+        }
+    }
+
+    /// Shows which endpoint calls go to.
+    fn show(&self, active: Option<usize>) {
+        let gauges = &self.metrics.upstream_endpoint_active;
+        let gauge = |endpoint: &Endpoint| gauges.with_label_values(&[&endpoint.to_string()]);
+        let endpoints = &self.settings.endpoints;
+        // All of them first: one may be configured twice.
+        endpoints.iter().for_each(|endpoint| gauge(endpoint).set(0));
+        if let Some(active) = active {
+            gauge(&endpoints[active]).set(1);
         }
     }
 

@@ -17,4 +17,5 @@ mod shutdown;
 mod slow_peers;
 mod subscribe;
 mod support;
+mod upstream;
 mod verbatim;

@@ -185,6 +185,22 @@ async fn notify_6_an_open_breaker_holds_them_and_one_probe_at_a_time_asks() {
 }
 
 #[tokio::test]
+async fn breaker_3_a_failed_notice_feeds_it() {
+    let mut server = Server::start(|_| Reply::Status(14, "")).await;
+    let metrics = metrics();
+    let upstream = upstream(server.address, &metrics, |c| {
+        c.breaker.failure_threshold = 1;
+    });
+    let notifier = notifier(&upstream, &metrics, 100);
+    notifier.send(notice(1, Event::Connected));
+    next(&mut server).await;
+    until("open", || {
+        matches!(upstream.breaker_state(), BreakerState::Open { .. })
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn notify_7_a_probe_that_does_not_answer_is_a_failure_after_its_deadline() {
     let server = Server::start(|call| match call.path.ends_with("ProxyRegister") {
         true => Reply::Status(14, ""),
