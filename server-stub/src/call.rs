@@ -159,7 +159,7 @@ impl Call {
     ) -> Result<Answer, h2::Error> {
         let mut early = plan.effect_first.then(|| self.apply(message.as_ref()));
         if !plan.delay.is_zero() {
-            tokio::time::sleep(plan.delay).await;
+            self.shared.wait(plan.delay).await;
         }
         match plan.end {
             None | Some(Action::Delay(_)) => {}

@@ -29,6 +29,7 @@
 //! ```
 
 mod accept;
+mod alarms;
 mod call;
 mod config;
 mod connection;

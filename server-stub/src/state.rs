@@ -4,11 +4,13 @@
 //! waits for a change. The lock is held for one reading or one step, never across an await.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::alarms::Alarms;
 use crate::config::{Enrolment, StubConfig};
 use crate::connection::{Connection, ConnectionView};
 use crate::directory::{Directory, Route};
@@ -187,6 +189,8 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     state: Mutex<State>,
     pub(crate) changed: watch::Sender<u64>,
+    /// Started by the first late answer.
+    alarms: OnceLock<Option<Alarms>>,
 }
 
 impl Shared {
@@ -198,7 +202,16 @@ impl Shared {
             started: Instant::now(),
             state,
             changed,
+            alarms: OnceLock::new(),
         })
+    }
+
+    /// Waits for as long as `time`, to well under a millisecond.
+    pub(crate) async fn wait(&self, time: Duration) {
+        match self.alarms.get_or_init(|| Alarms::start().ok()) {
+            Some(alarms) => alarms.wait(time).await,
+            None => tokio::time::sleep(time).await,
+        }
     }
 
     /// Reads. A panic of another reader does not matter: no step leaves the state half done.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::high_water::HighWater;
 use super::notice::{Event, Notice, NoticeKey};
 use super::pause::Pause;
-use super::store::{Offered, Store};
+use super::store::{Landed, Offered, Store};
 use super::unacked::{Refused, Unacked, Wait};
 use crate::config;
 use crate::upstream::NOTICES_IN_FLIGHT;
@@ -265,7 +265,7 @@ impl Desk {
         }
         let (key, event) = (notice.key(), notice.event);
         let resend = self.unacked.is_out(&key);
-        let newer = self.store.land(&key);
+        let Landed { newer, place } = self.store.land(&key);
         let last = self.stage == Stage::Final;
         match sent {
             Sent::NoStream => self.pause.found_no_stream(now),
@@ -285,14 +285,14 @@ impl Desk {
             Sent::NoStream if last => {
                 self.end(&key, End::Shutdown, &mut facts);
                 facts.push(Fact::Requeued);
-                self.store.requeue(notice);
+                self.store.requeue(notice, place);
             }
             Sent::Failed | Sent::NoStream => {
                 facts.push(Fact::Requeued);
                 if resend {
                     self.unacked.put_back(&key);
                 } else {
-                    self.store.requeue(notice);
+                    self.store.requeue(notice, place);
                 }
             }
             Sent::Unacknowledged if newer => {
@@ -311,7 +311,9 @@ impl Desk {
             }
             Sent::Acknowledged => {
                 self.sent += usize::from(last);
-                self.end(&key, End::Acknowledged, &mut facts);
+                if self.end(&key, End::Acknowledged, &mut facts) {
+                    self.unacked.hasten(now);
+                }
             }
         }
         self.level(now);

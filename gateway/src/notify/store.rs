@@ -21,24 +21,39 @@ pub(crate) enum Offered {
     Refused,
 }
 
+/// A place in the order of arrival. Each is given once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(u64);
+
 /// A notice that is being sent.
 #[derive(Debug, Clone, Copy)]
 struct Flight {
     event: Event,
-    /// It is of the set of unacknowledged ones, which has a bound of its own.
-    resend: bool,
+    /// Where it was held. `None`: it is of the set of unacknowledged ones, which has a bound of
+    /// its own.
+    place: Option<Place>,
 }
 
-/// The pure core. Positions grow at the tail and shrink at the head.
+/// The end of a flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Landed {
+    /// A newer notice of the same key is held.
+    pub(crate) newer: bool,
+    /// Where it was held before.
+    pub(crate) place: Option<Place>,
+}
+
+/// The pure core.
 #[derive(Default)]
 pub(crate) struct Store {
     cap: usize,
-    held: BTreeMap<i64, Notice>,
-    positions: HashMap<NoticeKey, i64>,
-    /// Positions of held CONNECTED, oldest first, for eviction.
-    connected: BTreeSet<i64>,
+    held: BTreeMap<Place, Notice>,
+    places: HashMap<NoticeKey, Place>,
+    /// Places of held CONNECTED, oldest first, for eviction.
+    connected: BTreeSet<Place>,
     in_flight: HashMap<NoticeKey, Flight>,
     resends: usize,
+    last_place: u64,
 }
 
 impl Store {
@@ -72,14 +87,14 @@ impl Store {
 
     /// Whether a notice of `key` is held or in flight.
     pub(crate) fn contains(&self, key: &NoticeKey) -> bool {
-        self.positions.contains_key(key) || self.in_flight.contains_key(key)
+        self.places.contains_key(key) || self.in_flight.contains_key(key)
     }
 
     /// Takes a notice in, or refuses it.
     pub(crate) fn offer(&mut self, notice: Notice) -> Offered {
         let key = notice.key();
-        if let Some(position) = self.positions.get(&key).copied() {
-            self.put(position, notice);
+        if let Some(place) = self.places.get(&key).copied() {
+            self.put(place, notice);
             return Offered::Coalesced;
         }
         // A newer notice of a key in flight is never refused (NOTIFY-12).
@@ -101,37 +116,39 @@ impl Store {
     /// until [`Store::land`].
     pub(crate) fn take(&mut self) -> Option<Notice> {
         // Skips at most as many as are in flight.
-        let (position, _) = self
-            .held
-            .iter()
-            .find(|(_, notice)| !self.in_flight.contains_key(&notice.key()))?;
-        let notice = self.remove(*position)?;
-        self.fly(&notice, false);
+        let free = |(_, notice): &(&Place, &Notice)| !self.in_flight.contains_key(&notice.key());
+        let place = *self.held.iter().find(free)?.0;
+        let notice = self.remove(place)?;
+        self.fly(&notice, Some(place));
         Some(notice)
     }
 
     /// A notice that is not held is sent again: its key is in flight until [`Store::land`].
     pub(crate) fn resend(&mut self, notice: &Notice) {
         self.resends += 1;
-        self.fly(notice, true);
+        self.fly(notice, None);
     }
 
-    /// Ends the flight of `key`. Whether a newer notice of it is held.
-    pub(crate) fn land(&mut self, key: &NoticeKey) -> bool {
-        if self.in_flight.remove(key).is_some_and(|out| out.resend) {
+    /// Ends the flight of `key`.
+    pub(crate) fn land(&mut self, key: &NoticeKey) -> Landed {
+        let flight = self.in_flight.remove(key);
+        if flight.is_some_and(|flight| flight.place.is_none()) {
             self.resends -= 1;
         }
-        self.positions.contains_key(key)
+        Landed {
+            newer: self.places.contains_key(key),
+            place: flight.and_then(|flight| flight.place),
+        }
     }
 
-    /// Holds a notice whose send failed again, at the head (NOTIFY-10). No other of its key may
-    /// be held.
-    pub(crate) fn requeue(&mut self, notice: Notice) {
-        let head = self
-            .held
-            .first_key_value()
-            .map_or(0, |(position, _)| position - 1);
-        self.put(head, notice);
+    /// Holds a notice whose send failed again, where it was: at the head, except that several
+    /// which failed keep their order (NOTIFY-10). One that was not held before goes to the tail. No
+    /// other of its key may be held.
+    pub(crate) fn requeue(&mut self, notice: Notice, place: Option<Place>) {
+        match place {
+            Some(place) => self.put(place, notice),
+            None => self.push_back(notice),
+        }
     }
 
     /// Holds a notice of a planned stop at the tail, whatever the cap says (UNACK-9). No other of
@@ -143,7 +160,7 @@ impl Store {
     /// Gives up everything: the events of what was held, oldest first, then of what was in
     /// flight. A notice that lands later finds nothing of its own.
     pub(crate) fn drain(&mut self) -> Vec<Event> {
-        self.positions.clear();
+        self.places.clear();
         self.connected.clear();
         let held = std::mem::take(&mut self.held)
             .into_values()
@@ -156,43 +173,39 @@ impl Store {
 
     /// The oldest held CONNECTED. Not one whose key is in flight: it came in beyond the cap, and
     /// giving its place to another key would leave the store over the cap when the send fails.
-    fn evictable(&self) -> Option<i64> {
-        let free = |position: &&i64| {
-            let notice = self.held.get(position);
+    fn evictable(&self) -> Option<Place> {
+        let free = |place: &&Place| {
+            let notice = self.held.get(place);
             notice.is_some_and(|notice| !self.in_flight.contains_key(&notice.key()))
         };
         self.connected.iter().find(free).copied()
     }
 
-    fn fly(&mut self, notice: &Notice, resend: bool) {
+    fn fly(&mut self, notice: &Notice, place: Option<Place>) {
         let event = notice.event;
-        let flight = Flight { event, resend };
-        self.in_flight.insert(notice.key(), flight);
+        self.in_flight.insert(notice.key(), Flight { event, place });
     }
 
     fn push_back(&mut self, notice: Notice) {
-        let tail = self
-            .held
-            .last_key_value()
-            .map_or(0, |(position, _)| position + 1);
-        self.put(tail, notice);
+        self.last_place += 1;
+        self.put(Place(self.last_place), notice);
     }
 
-    fn put(&mut self, position: i64, notice: Notice) {
+    fn put(&mut self, place: Place, notice: Notice) {
         match notice.event {
-            Event::Connected => self.connected.insert(position),
-            Event::Disconnected => self.connected.remove(&position),
+            Event::Connected => self.connected.insert(place),
+            Event::Disconnected => self.connected.remove(&place),
         };
-        self.positions.insert(notice.key(), position);
-        self.held.insert(position, notice);
+        self.places.insert(notice.key(), place);
+        self.held.insert(place, notice);
     }
 
-    fn remove(&mut self, position: i64) -> Option<Notice> {
-        let notice = self.held.remove(&position)?;
-        self.positions.remove(&notice.key());
-        self.connected.remove(&position);
-        if self.positions.len() < self.positions.capacity() / 4 {
-            self.positions.shrink_to_fit();
+    fn remove(&mut self, place: Place) -> Option<Notice> {
+        let notice = self.held.remove(&place)?;
+        self.places.remove(&notice.key());
+        self.connected.remove(&place);
+        if self.places.len() < self.places.capacity() / 4 {
+            self.places.shrink_to_fit();
         }
         Some(notice)
     }

@@ -51,6 +51,8 @@ struct Entry {
     notice: Notice,
     number: u64,
     first: Instant,
+    /// When it was refused last.
+    refused: Instant,
     refusals: u32,
     /// The delay before the last resend that was not slow; the base at first.
     previous: Duration,
@@ -141,6 +143,7 @@ impl Unacked {
         let Some(delay) = self.rules.delay(&mut entry, now, chance) else {
             return Refused::Expired;
         };
+        entry.refused = now;
         entry.due = now + delay;
         entry.out = false;
         let wait = Wait {
@@ -177,6 +180,28 @@ impl Unacked {
             return (Some(notice), ended);
         }
         (None, ended)
+    }
+
+    /// A resend was recorded, so the server may have changed its mind: the next one that waits is
+    /// due at once, or as soon as the shortest delay since its refusal is over. One for each, so
+    /// that a server which records some and refuses others hears little more of those.
+    pub(crate) fn hasten(&mut self, now: Instant) {
+        let later = (Bound::Excluded((now, u64::MAX)), Bound::Unbounded);
+        let next = self.due.range(later).next();
+        let Some((key, entry)) = next.and_then(|(_, key)| self.entries.get_key_value(key)) else {
+            return;
+        };
+        let soonest = now.max(entry.refused + self.rules.base);
+        // The slow phase ends otherwise (UNACK-7).
+        if entry.slow || soonest >= entry.due {
+            return;
+        }
+        let key = key.clone();
+        if let Some(mut entry) = self.remove(&key) {
+            entry.due = soonest;
+            entry.previous = soonest - entry.refused;
+            self.insert(key, entry);
+        }
     }
 
     /// The resend of `key` failed: it is due again at once, before those that fell due later.
@@ -236,6 +261,7 @@ impl Unacked {
             notice,
             number: self.last_number,
             first: now,
+            refused: now,
             refusals: 0,
             previous: self.rules.base,
             slow: false,

@@ -1,13 +1,17 @@
-//! Sends what the store holds, each notice on a task of its own.
+//! Sends what the store holds: in order up to the connection, then each answer on a task of its own.
 //!
-//! Responsible for asking the breaker, for the probe's deadline, the clock, and for what a call's
-//! end means to the notice, the breaker and the log. Must never wait for a send.
+//! Responsible for asking the breaker, for the order in which notices leave, for the probe's
+//! deadline, the clock, and for what a call's end means to the notice, the breaker and the log.
+//! Must never wait for a send: only for a connection that is being made, and for other events
+//! meanwhile.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use yuzu_proto::gateway::v1::StreamStatusAck;
 
 use super::Shared;
@@ -15,7 +19,7 @@ use super::desk::{Fact, Loss, Sent, Stage};
 use super::notice::Notice;
 use super::unacked::Wait;
 use crate::observe::log::{limit, limited, safe_text};
-use crate::upstream::{CallError, NoticeAdmission, Verdict};
+use crate::upstream::{Begun, CallError, NoticeAdmission, Upstream, Verdict};
 
 /// How a notice's send ended.
 enum Outcome {
@@ -28,19 +32,24 @@ enum Outcome {
 /// Sends until the planned stop is over.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut breaker = shared.upstream.watch_breaker();
+    // Started, and not handed to the connection yet; as many as may be in flight.
+    let mut leaving = VecDeque::new();
     loop {
         breaker.mark_unchanged();
         // One time for both: what falls due between two would be in neither.
         let now = Instant::now();
-        while start_one(&shared, now) {}
+        while let Some(flight) = start_one(&shared, now) {
+            leaving.push_back(flight);
+        }
         let (stage, next) = shared.work(|desk| {
             let facts = desk.tick(now);
             ((desk.stage(), desk.next_time(now)), facts)
         });
-        if stage == Stage::Over {
+        if stage == Stage::Over && leaving.is_empty() {
             return;
         }
         tokio::select! {
+            () = hand_over(&shared.upstream, &mut leaving), if !leaving.is_empty() => {}
             () = shared.wake.notified() => {}
             // The sender lives as long as `shared`, which holds the upstream.
             _ = breaker.changed() => {}
@@ -49,30 +58,36 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Starts one send; false when none may start now.
-fn start_one(shared: &Arc<Shared>, now: Instant) -> bool {
+/// Starts one send, if one may start now.
+fn start_one(shared: &Arc<Shared>, now: Instant) -> Option<Flight> {
     let stage = {
         let desk = shared.lock();
         if desk.is_drained() {
             shared.drained.send_replace(true);
         }
         if !desk.may_start(now) {
-            return false;
+            return None;
         }
         desk.stage()
     };
     let admission = match stage {
-        Stage::Normal => match shared.upstream.admit_notice() {
-            Some(admission) => Some(admission),
-            None => return false,
-        },
+        Stage::Normal => Some(shared.upstream.admit_notice()?),
         Stage::Final | Stage::Over => None,
     };
-    let Some(notice) = shared.work(|desk| desk.start(now, &shared.is_held)) else {
-        return false;
-    };
-    tokio::spawn(Flight::new(shared, notice, admission).send());
-    true
+    let notice = shared.work(|desk| desk.start(now, &shared.is_held))?;
+    Some(Flight::new(shared, notice, admission, now))
+}
+
+/// Hands the requests to the connection, first come first served, by this one task: on the wire
+/// they are in the order in which they were started. Waits only while a connection is being made,
+/// each of them no longer than its own deadline. Cancelled in that wait, it has lost nothing.
+async fn hand_over(upstream: &Upstream, leaving: &mut VecDeque<Flight>) {
+    while let Some(first) = leaving.front() {
+        let begun = upstream.begin_notice(&first.request, first.until).await;
+        if let Some(flight) = leaving.pop_front() {
+            tokio::spawn(flight.finish(begun));
+        }
+    }
 }
 
 /// A notice on its way. Dropped without a result, it counts as crashed.
@@ -80,45 +95,48 @@ struct Flight {
     shared: Arc<Shared>,
     notice: Option<Notice>,
     admission: Option<NoticeAdmission>,
+    request: Bytes,
+    until: Instant,
+    /// Its deadline as a probe, when that is what ends it.
+    probe_limit: Option<Duration>,
     probe: bool,
 }
 
 impl Flight {
-    fn new(shared: &Arc<Shared>, notice: Notice, admission: Option<NoticeAdmission>) -> Self {
+    fn new(
+        shared: &Arc<Shared>,
+        notice: Notice,
+        admission: Option<NoticeAdmission>,
+        now: Instant,
+    ) -> Self {
+        let probe = admission.as_ref().is_some_and(NoticeAdmission::is_probe);
+        let usual = shared.upstream.rpc_timeout();
+        let probe_limit = Some(shared.probe_timeout).filter(|limit| probe && *limit < usual);
         Self {
             shared: Arc::clone(shared),
+            request: shared.sender.encode(&notice),
             notice: Some(notice),
-            probe: admission.as_ref().is_some_and(NoticeAdmission::is_probe),
             admission,
+            until: now + probe_limit.unwrap_or(usual),
+            probe_limit,
+            probe,
         }
     }
 
-    async fn send(mut self) {
-        let Some(notice) = &self.notice else { return };
-        let request = self.shared.sender.encode(notice);
-        let outcome = self.call(request).await;
-        self.land(outcome);
-    }
-
-    async fn call(&self, request: Bytes) -> Outcome {
-        let call = self.shared.upstream.notify(request);
-        let limit = self.shared.probe_timeout;
-        let result = match self.probe {
-            false => call.await,
-            true => timeout(limit, call).await.unwrap_or_else(|_| {
-                tracing::warn!(
-                    limit_ms = limit.as_millis() as u64,
-                    "stream status probe did not answer within its deadline"
-                );
-                Err(CallError::Timeout)
-            }),
-        };
-        match result.map(StreamStatusAck::decode) {
+    async fn finish(mut self, begun: Begun) {
+        let result = self.shared.upstream.finish_notice(begun).await;
+        if let (Some(limit), Err(CallError::Timeout)) = (self.probe_limit, &result) {
+            tracing::warn!(
+                limit_ms = limit.as_millis() as u64,
+                "stream status probe did not answer within its deadline"
+            );
+        }
+        self.land(match result.map(StreamStatusAck::decode) {
             Ok(Ok(ack)) if ack.acknowledged => Outcome::Delivered,
             Ok(Ok(_)) => Outcome::Unacknowledged,
             Ok(Err(_)) => Outcome::Failed(CallError::Answer("not a message of this call")),
             Err(error) => Outcome::Failed(error),
-        }
+        });
     }
 
     fn land(&mut self, outcome: Outcome) {

@@ -142,6 +142,8 @@ families! {
         counters(&["state"], &[&["closed"], &["open"], &["half_open"]]);
     /// Concurrent streams the server allows; 0 means unknown or unlimited
     upstream_server_max_streams: IntGauge = gauge();
+    /// 1 for the endpoint that calls go to, 0 for the others and while there is no connection
+    upstream_endpoint_active: IntGaugeVec = gauges("endpoint", &[]);
     /// Permits in force
     upstream_permit_limit: IntGaugeVec = gauges("class", PERMIT_CLASSES);
     /// Permits held

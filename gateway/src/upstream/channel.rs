@@ -5,13 +5,10 @@
 
 use std::sync::Arc;
 
-use http::uri::Authority;
-use hyper::client::conn::http2;
 use tokio::sync::watch;
 
+use super::connection::Connection;
 use super::error::{CallError, ConnectError};
-use super::frame::RequestBody;
-use super::ledger::{Ledger, Slot, TooManyStreams};
 
 /// What calls can count on.
 #[derive(Debug, Clone)]
@@ -22,49 +19,8 @@ pub(crate) enum State {
     Live(Arc<Connection>),
     /// No connection, and none being made just now.
     Down(ConnectError),
-}
-
-/// A live connection.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    sender: http2::SendRequest<RequestBody>,
-    ledger: Arc<Ledger>,
-    authority: Authority,
-}
-
-impl Connection {
-    /// A connection whose streams `ledger` counts.
-    pub(crate) fn new(
-        sender: http2::SendRequest<RequestBody>,
-        ledger: Arc<Ledger>,
-        authority: Authority,
-    ) -> Self {
-        Self {
-            sender,
-            ledger,
-            authority,
-        }
-    }
-
-    /// Takes a stream's place in the ledger.
-    pub(crate) fn open(&self) -> Result<Slot, TooManyStreams> {
-        self.ledger.open()
-    }
-
-    /// The streams of this connection.
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.ledger
-    }
-
-    /// The way to send requests.
-    pub(crate) fn sender(&self) -> http2::SendRequest<RequestBody> {
-        self.sender.clone()
-    }
-
-    /// Host and port for `:authority`.
-    pub(crate) fn authority(&self) -> &Authority {
-        &self.authority
-    }
+    /// Nobody makes connections any more.
+    Closed,
 }
 
 /// Where calls find the connection.
@@ -83,7 +39,15 @@ impl Channel {
     /// Whether a connection is up.
     #[cfg(test)]
     pub(crate) fn is_connected(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Live(connection) if !connection.sender.is_closed())
+        self.live().is_some()
+    }
+
+    /// The live connection, if there is one.
+    pub(crate) fn live(&self) -> Option<Arc<Connection>> {
+        match &*self.state.borrow() {
+            State::Live(connection) if !connection.is_closed() => Some(Arc::clone(connection)),
+            _ => None,
+        }
     }
 
     /// The live connection. Waits only while one is being made; the caller bounds the wait.
@@ -95,12 +59,13 @@ impl Channel {
         let mut state = self.state.clone();
         loop {
             match &*state.borrow_and_update() {
-                // A sender that is closed: its end is published in a moment.
-                State::Live(connection) if !connection.sender.is_closed() => {
+                // One that is closed: its end is published in a moment.
+                State::Live(connection) if !connection.is_closed() => {
                     return Ok(Arc::clone(connection));
                 }
                 State::Live(_) | State::Connecting => {}
                 State::Down(error) => return Err(CallError::NotConnected(error.clone())),
+                State::Closed => return Err(CallError::NoUpstream),
             }
             state
                 .changed()

@@ -1,18 +1,21 @@
 //! One call: bytes in, bytes out, exactly one outcome class.
 //!
 //! Responsible for the call's time (sent as `grpc-timeout` and kept here), the ledger's slot, the
-//! limits on sizes, and for counting and logging how it ended. A caller that drops the call
-//! resets its stream and frees its slot. Must never retry a request that may have reached the
-//! server.
+//! limits on sizes, and for counting and logging how it ended. A call has two halves, for callers
+//! to whom the order of requests matters: the request is handed over, the answer is waited for. A
+//! caller that drops the call resets its stream and frees its slot. Must never retry a request
+//! that may have reached the server.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use h2::client::ResponseFuture;
 use tokio::time::{Instant, timeout_at};
 
 use super::channel::Channel;
 use super::error::{CallError, ConnectError};
 use super::frame;
+use super::ledger::Slot;
 use super::rpc::Rpc;
 use super::transport::broken;
 use crate::observe::log::{limit, limited};
@@ -62,14 +65,47 @@ impl Client {
         session: Option<&str>,
         until: Instant,
     ) -> Result<Bytes, CallError> {
+        let begun = self.begin(rpc, &request, session, until).await;
+        self.finish(begun).await
+    }
+
+    /// The first half of [`Client::call`]: hands the request to the connection. Requests leave in
+    /// the order in which this returns. It waits only while a connection is being made, and
+    /// dropped in that wait it has done nothing.
+    pub(crate) async fn begin(
+        &self,
+        rpc: Rpc,
+        request: &[u8],
+        session: Option<&str>,
+        until: Instant,
+    ) -> Begun {
         let started = Instant::now();
-        let result = if request.len() > MAX_REQUEST {
+        let sent = if request.len() > MAX_REQUEST {
             Err(CallError::Encode)
         } else {
-            let attempt = self.attempt(rpc, &request, session, until);
-            timeout_at(until, attempt)
+            self.send(rpc, request, session, until).await
+        };
+        Begun {
+            rpc,
+            started,
+            until,
+            sent,
+        }
+    }
+
+    /// The second half of [`Client::call`]: the answer to a request that was handed over.
+    pub(crate) async fn finish(&self, begun: Begun) -> Result<Bytes, CallError> {
+        let Begun {
+            rpc,
+            started,
+            until,
+            sent,
+        } = begun;
+        let result = match sent {
+            Ok(sent) => timeout_at(until, sent.answer(rpc, self.max_answer))
                 .await
-                .unwrap_or(Err(CallError::Timeout))
+                .unwrap_or(Err(CallError::Timeout)),
+            Err(error) => Err(error),
         };
         match &result {
             Ok(_) => self
@@ -93,41 +129,69 @@ impl Client {
         }
     }
 
-    async fn attempt(
+    async fn send(
         &self,
         rpc: Rpc,
         request: &[u8],
         session: Option<&str>,
         until: Instant,
-    ) -> Result<Bytes, CallError> {
+    ) -> Result<Sent, CallError> {
         let channel = self.channel.as_ref().ok_or(CallError::NoUpstream)?;
         let message = frame::prefixed(request);
         for _ in 0..CONNECTIONS_MAX {
-            let connection = channel.connection().await?;
-            // Declared before the call, so that the call is dropped before its slot is freed.
-            let _slot = connection
+            let connection = match channel.live() {
+                Some(connection) => connection,
+                None => timeout_at(until, channel.connection())
+                    .await
+                    .unwrap_or(Err(CallError::Timeout))?,
+            };
+            let slot = connection
                 .open()
                 .map_err(|_full| CallError::TooManyStreams)?;
             let left = until.saturating_duration_since(Instant::now());
-            let request =
-                frame::request(rpc, connection.authority(), message.clone(), session, left)?;
-            match connection.sender().try_send_request(request).await {
-                Ok(response) => {
-                    let answer = frame::answer(response, self.max_answer).await?;
-                    return match rpc.understands(&answer) {
-                        true => Ok(answer),
-                        false => Err(CallError::Answer("not a message of this call")),
-                    };
-                }
-                // Given back untouched by a connection that was ending: safe to send elsewhere.
-                Err(error) if error.message().is_some() => {}
-                Err(error) => return Err(broken(error.error())),
+            let request = frame::request(rpc, connection.authority(), session, left)?;
+            match connection.send(request, message.clone()) {
+                Ok(answer) => return Ok(Sent { answer, slot }),
+                // It was ending: nothing was sent, and there will be another one.
+                Err(_) if connection.is_closed() => {}
+                Err(error) => return Err(broken(&error)),
             }
         }
         Err(CallError::Closed(ConnectError::new(
             "closed",
             "no connection took the request",
         )))
+    }
+}
+
+/// A call whose request is on its way, or that failed before that. Dropped, it is neither counted
+/// nor waited for; a stream that it opened is reset.
+#[derive(Debug)]
+#[must_use = "a call is counted when it is finished"]
+pub(crate) struct Begun {
+    rpc: Rpc,
+    started: Instant,
+    until: Instant,
+    sent: Result<Sent, CallError>,
+}
+
+/// An open stream.
+#[derive(Debug)]
+struct Sent {
+    answer: ResponseFuture,
+    slot: Slot,
+}
+
+impl Sent {
+    async fn answer(self, rpc: Rpc, max: usize) -> Result<Bytes, CallError> {
+        // Declared before the answer, so that the stream is dropped before its slot is freed.
+        let _slot = self.slot;
+        let response = self.answer.await.map_err(|error| broken(&error))?;
+        let answer = frame::answer(response, max).await?;
+        match rpc.understands(&answer) {
+            true => Ok(answer),
+            false => Err(CallError::Answer("not a message of this call")),
+        }
     }
 }
 

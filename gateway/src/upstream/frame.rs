@@ -4,18 +4,13 @@
 //! the answer's size limit. The bytes of a message pass unchanged. Must never wait for more than
 //! the answer; [`super::client`] bounds the time.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE, USER_AGENT};
 use http::uri::Authority;
 use http::{Request, Response, StatusCode, Uri, Version};
-use http_body::{Body, Frame};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use yuzu_proto::SESSION_HEADER;
 use yuzu_proto::wire::{GRPC_PREFIX, put_grpc_prefix};
 
@@ -32,26 +27,6 @@ const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 const GRPC_STATUS: &str = "grpc-status";
 const GRPC_MESSAGE: &str = "grpc-message";
 
-/// A request of one frame. Its length is not announced: gRPC requests carry no content-length.
-#[derive(Debug)]
-pub(crate) struct RequestBody(Option<Bytes>);
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
-}
-
 /// `message` behind its length prefix. `message` fits 32 bits.
 pub(crate) fn prefixed(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(GRPC_PREFIX + message.len());
@@ -60,22 +35,21 @@ pub(crate) fn prefixed(message: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// The request of one call with `left` to live. A session that is no header value is a fault of
+/// The headers of one call with `left` to live. A session that is no header value is a fault of
 /// whoever stored it, and ends the call as one that cannot be encoded.
 pub(crate) fn request(
     rpc: Rpc,
     authority: &Authority,
-    message: Bytes,
     session: Option<&str>,
     left: Duration,
-) -> Result<Request<RequestBody>, CallError> {
+) -> Result<Request<()>, CallError> {
     let uri = Uri::builder()
         .scheme("http")
         .authority(authority.clone())
         .path_and_query(rpc.path())
         .build()
         .map_err(|_| CallError::Encode)?;
-    let mut request = Request::new(RequestBody(Some(message)));
+    let mut request = Request::new(());
     *request.method_mut() = http::Method::POST;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_2;
@@ -102,7 +76,7 @@ fn grpc_timeout(left: Duration) -> HeaderValue {
 }
 
 /// The answer's message, at most `max` bytes.
-pub(crate) async fn answer(response: Response<Incoming>, max: usize) -> Result<Bytes, CallError> {
+pub(crate) async fn answer(response: Response<RecvStream>, max: usize) -> Result<Bytes, CallError> {
     let (head, mut body) = response.into_parts();
     if head.status != StatusCode::OK || !is_grpc(&head.headers) {
         return Err(CallError::Http(head.status.as_u16()));
@@ -112,17 +86,15 @@ pub(crate) async fn answer(response: Response<Incoming>, max: usize) -> Result<B
         return Err(CallError::Answer("ok without a message"));
     }
     let mut data = Gathered::default();
-    while let Some(frame) = body.frame().await {
-        match frame.map_err(|error| broken(&error))?.into_data() {
-            Ok(bytes) => data.push(bytes, max)?,
-            Err(frame) => {
-                let trailers = frame.into_trailers().unwrap_or_default();
-                status(&trailers).unwrap_or_else(no_status)?;
-                return data.message();
-            }
-        }
+    while let Some(bytes) = body.data().await {
+        let bytes = bytes.map_err(|error| broken(&error))?;
+        // What is gathered has its own limit. An error means that the stream is over.
+        let _ = body.flow_control().release_capacity(bytes.len());
+        data.push(bytes, max)?;
     }
-    no_status().map(|()| Bytes::new())
+    let trailers = body.trailers().await.map_err(|error| broken(&error))?;
+    status(&trailers.unwrap_or_default()).unwrap_or_else(no_status)?;
+    data.message()
 }
 
 fn no_status() -> Result<(), CallError> {

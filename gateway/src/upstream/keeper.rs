@@ -8,40 +8,24 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::channel::{Channel, Connection, State};
+use super::channel::{Channel, State};
+use super::connection::{Condition, Connection, KeepAlive};
 use super::dial::dial;
 use super::error::ConnectError;
-use super::frame::RequestBody;
 use super::lane::Lanes;
-use super::ledger::Ledger;
 use super::order::Order;
 use super::redial::{Redial, STABLE};
 use crate::config::Endpoint;
 use crate::observe::metrics::Metrics;
 
-/// Time without a received byte until a ping; the server accepts one without data every 30 s at
-/// the earliest.
-pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// Time for its answer.
-pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Cancelled calls whose late answers are still recognised. The answer of a forgotten one is reset
-/// again, and h2 ends a connection after 1,024 such resets in its whole life: that cap is off,
-/// since it is there against hostile peers, and calls to the server are cancelled all the time.
-const REMEMBERED_RESETS: usize = 512;
-const LIMIT_POLL: Duration = Duration::from_millis(100);
-const SETTINGS_POLL: Duration = Duration::from_millis(2);
-
-/// Stream limit of a connection before the server's SETTINGS came. No server can announce it (it
-/// does not fit 32 bits) and it is not what h2 takes for unlimited, so the three are told apart;
-/// until then the ledger alone bounds the streams.
-const NOT_ANNOUNCED: usize = usize::MAX - 1;
-const UNLIMITED: usize = usize::MAX;
+/// How an upstream connection is kept alive.
+pub(crate) const KEEP_ALIVE: KeepAlive = KeepAlive {
+    after: Duration::from_secs(60),
+    timeout: Duration::from_secs(20),
+};
 
 /// What the channel is told once.
 #[derive(Debug, Clone)]
@@ -55,13 +39,11 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     /// TCP_NODELAY.
     pub(crate) nodelay: bool,
-    /// [`KEEP_ALIVE`] and [`KEEP_ALIVE_TIMEOUT`].
-    pub(crate) keep_alive: (Duration, Duration),
+    /// [`KEEP_ALIVE`].
+    pub(crate) keep_alive: KeepAlive,
     /// Streams in use at most, whatever the server allows.
     pub(crate) max_streams: usize,
 }
-
-type Driver = http2::Connection<TokioIo<TcpStream>, RequestBody, TokioExecutor>;
 
 /// Keeps the connection up.
 #[derive(Debug)]
@@ -72,13 +54,12 @@ pub(crate) struct Keeper {
     metrics: Arc<Metrics>,
 }
 
-/// A connection that was just made. Dropping it closes the connection once the calls on it have
-/// ended.
+/// A connection that was just made.
 struct Made {
     /// Which endpoint.
     at: usize,
     connection: Arc<Connection>,
-    driver: Driver,
+    condition: watch::Receiver<Condition>,
 }
 
 /// How the watch over a connection ended.
@@ -106,6 +87,7 @@ impl Keeper {
             lanes,
             metrics,
         };
+        keeper.show(None);
         (channel, keeper)
     }
 
@@ -160,6 +142,7 @@ impl Keeper {
         loop {
             let (at, since) = (made.at, Instant::now());
             order.connected(at);
+            self.show(Some(at));
             tracing::info!(
                 endpoint = %self.settings.endpoints[at],
                 standby = at > 0,
@@ -181,6 +164,7 @@ impl Keeper {
             if up < STABLE {
                 order.did_not_last();
             }
+            self.show(None);
             self.follow(None);
             return (at, error, pause);
         }
@@ -202,65 +186,57 @@ impl Keeper {
             .map_err(|_| ConnectError::new("other", "the endpoint is no authority"))?;
         let deadline = Instant::now() + *connect_timeout;
         let stream = dial(endpoint, *connect_timeout, *nodelay).await?;
-        let shake = async {
-            let (sender, mut driver) = http2::Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .initial_max_send_streams(NOT_ANNOUNCED)
-                .keep_alive_interval(keep_alive.0)
-                .keep_alive_timeout(keep_alive.1)
-                .keep_alive_while_idle(true)
-                .max_concurrent_reset_streams(REMEMBERED_RESETS)
-                .max_local_error_reset_streams(None)
-                .handshake(TokioIo::new(stream))
-                .await
-                .map_err(|error| ended(&error))?;
-            settled(&mut driver).await?;
-            let ledger = Ledger::new(*max_streams);
-            ledger.announce(announced(&driver));
-            Ok(Made {
-                at,
-                connection: Arc::new(Connection::new(sender, ledger, authority)),
-                driver,
-            })
-        };
-        match timeout_at(deadline, shake).await {
-            Ok(made) => made,
-            Err(_) => Err(ConnectError::new(
-                "timeout",
-                "the server sent no http/2 settings",
-            )),
+        let (connection, mut condition) =
+            Connection::start(stream, authority, *max_streams, *keep_alive).await?;
+        // Before the server's SETTINGS its limit is a guess, and streams over it would be refused.
+        let settled = condition.wait_for(|now| *now != Condition::Unsettled);
+        match timeout_at(deadline, settled).await {
+            Ok(Ok(now)) => match &*now {
+                Condition::Over(error) => return Err(error.clone()),
+                Condition::Unsettled | Condition::Open(_) | Condition::Leaving => {}
+            },
+            Ok(Err(_gone)) => return Err(gone()),
+            Err(_elapsed) => {
+                return Err(ConnectError::new(
+                    "timeout",
+                    "the server sent no http/2 settings",
+                ));
+            }
         }
+        Ok(Made {
+            at,
+            connection,
+            condition,
+        })
     }
 
     /// Publishes a connection and follows its stream limit until it ends or is replaced.
     async fn watch(&self, made: Made, order: &Order) -> Ended {
         let Made {
             connection,
-            mut driver,
+            mut condition,
             ..
         } = made;
-        let mut seen = announced(&driver);
-        self.follow(seen);
-        self.state
-            .send_replace(State::Live(Arc::clone(&connection)));
-        let mut poll = interval(LIMIT_POLL);
-        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut preferred = pin!(self.preferred(order));
+        let mut connection = Some(connection);
         loop {
-            // The tick also lets the driver notice a GOAWAY, which does not wake it.
+            let now = condition.borrow_and_update().clone();
+            match now {
+                Condition::Unsettled => {}
+                Condition::Open(limit) => self.follow(limit),
+                Condition::Leaving => return Ended::Left,
+                Condition::Over(error) => return Ended::Lost(error),
+            }
+            // Once, and after the limit is in force. Calls own it from now on: whatever takes its
+            // place in the channel ends it.
+            if let Some(connection) = connection.take() {
+                self.state.send_replace(State::Live(connection));
+            }
             tokio::select! {
-                result = &mut driver => return match result {
-                    Ok(()) => Ended::Left,
-                    Err(error) => Ended::Lost(ended(&error)),
+                changed = condition.changed() => if changed.is_err() {
+                    return Ended::Lost(gone());
                 },
                 made = &mut preferred => return Ended::Replaced(made),
-                _ = poll.tick() => {}
-            }
-            let now = announced(&driver);
-            if seen != now {
-                connection.ledger().announce(now);
-                self.follow(now);
-                seen = now;
             }
         }
     }
@@ -278,6 +254,18 @@ impl Keeper {
                     return made;
                 }
             }
+        }
+    }
+
+    /// Shows which endpoint calls go to.
+    fn show(&self, active: Option<usize>) {
+        let gauges = &self.metrics.upstream_endpoint_active;
+        let gauge = |endpoint: &Endpoint| gauges.with_label_values(&[&endpoint.to_string()]);
+        let endpoints = &self.settings.endpoints;
+        // All of them first: one may be configured twice.
+        endpoints.iter().for_each(|endpoint| gauge(endpoint).set(0));
+        if let Some(active) = active {
+            gauge(&endpoints[active]).set(1);
         }
     }
 
@@ -302,30 +290,15 @@ impl Keeper {
     }
 }
 
-/// Waits for the server's SETTINGS: before them the limit is a guess, and streams over it would
-/// be refused.
-async fn settled(driver: &mut Driver) -> Result<(), ConnectError> {
-    while driver.current_max_send_streams() == NOT_ANNOUNCED {
-        tokio::select! {
-            result = &mut *driver => return Err(match result {
-                Ok(()) => ConnectError::new("closed", "the server closed the connection"),
-                Err(error) => ended(&error),
-            }),
-            () = sleep(SETTINGS_POLL) => {}
-        }
-    }
-    Ok(())
-}
-
-fn announced(driver: &Driver) -> Option<u32> {
-    match driver.current_max_send_streams() {
-        NOT_ANNOUNCED | UNLIMITED => None,
-        streams => u32::try_from(streams).ok(),
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.state.send_replace(State::Closed);
     }
 }
 
-fn ended(error: &hyper::Error) -> ConnectError {
-    super::transport::closed(error)
+/// The task of a connection ended without a word.
+fn gone() -> ConnectError {
+    ConnectError::new("closed", "the connection is gone")
 }
 
 /// A random number in `0.0..=1.0`.
@@ -336,36 +309,40 @@ fn jitter() -> f64 {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use tokio::net::TcpListener;
 
     use super::*;
     use crate::upstream::client::Client;
     use crate::upstream::rpc::Rpc;
+    use crate::upstream::tests::peer::Peer;
     use crate::upstream::tests::server::{Reply, Server};
     use crate::upstream::tests::{LONG, lanes, metrics, settings, soon, until};
 
     #[tokio::test]
-    async fn a_request_that_an_ending_connection_gives_back_goes_to_the_next_one() {
+    async fn a_request_that_an_ending_connection_does_not_take_goes_to_the_next_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let leaving = settings(listener.local_addr().unwrap());
+        let (_, first) = Keeper::new(leaving, lanes(), metrics());
+        let (first, peer) = tokio::join!(first.connect(0), Peer::accept(&listener, None));
+        let (first, mut peer) = (first.unwrap().connection, peer);
+        peer.go_away(0).await;
+        until("it ends", || first.is_closed()).await;
+        first.forget_the_end();
+
         let mut server = Server::start(|_| Reply::Message(Bytes::new())).await;
         let (channel, keeper) = Keeper::new(settings(server.address), lanes(), metrics());
         let client = Client::new(Some(channel), 4 << 20, metrics());
-        let Made {
-            connection: first,
-            driver: undriven,
-            ..
-        } = keeper.connect(0).await.unwrap();
         keeper.state.send_replace(State::Live(Arc::clone(&first)));
         let call = tokio::spawn(async move {
             client
                 .call(Rpc::BatchHeartbeat, Bytes::new(), None, soon())
                 .await
         });
-        until("the request is queued", || first.ledger().in_use() == 1).await;
-        drop(undriven);
+        until("the call found out", || first.is_closed()).await;
+        assert_eq!(first.ledger().in_use(), 0);
         let second = keeper.connect(0).await.unwrap();
         keeper.state.send_replace(State::Live(second.connection));
-        tokio::spawn(second.driver);
         assert_eq!(call.await.unwrap(), Ok(Bytes::new()));
-        assert_eq!(first.ledger().in_use(), 0);
         timeout_at(Instant::now() + LONG, server.calls.recv())
             .await
             .unwrap();

@@ -8,6 +8,7 @@ mod breaker;
 mod channel;
 mod circuit;
 mod client;
+mod connection;
 mod dial;
 mod error;
 mod frame;
@@ -36,6 +37,7 @@ pub use breaker::BreakerState;
 use breaker::Kind;
 pub(crate) use breaker::Verdict;
 use circuit::{Admission, Circuit};
+pub(crate) use client::Begun;
 use client::Client;
 pub use error::{CallError, ConnectError};
 use keep::Kept;
@@ -112,7 +114,7 @@ impl Upstream {
                 failback_after: config.failback_after,
                 connect_timeout: config.connect_timeout,
                 nodelay: config.tcp_nodelay,
-                keep_alive: (keeper::KEEP_ALIVE, keeper::KEEP_ALIVE_TIMEOUT),
+                keep_alive: keeper::KEEP_ALIVE,
                 max_streams: config.register_concurrency
                     + config.inventory_concurrency
                     + RESERVED_STREAMS,
@@ -215,17 +217,28 @@ impl Upstream {
             .await
     }
 
-    /// `NotifyStreamStatus` with an encoded `StreamStatusNotification`; the encoded
-    /// `StreamStatusAck`. Neither asks nor feeds the breaker: see [`Upstream::admit_notice`].
+    /// The first half of `NotifyStreamStatus` with an encoded `StreamStatusNotification`: hands the
+    /// request to the connection. Notices leave in the order in which this returns. It waits only
+    /// while a connection is being made; dropped in that wait, nothing was done. Neither asks nor
+    /// feeds the breaker: see [`Upstream::admit_notice`].
+    pub(crate) async fn begin_notice(&self, notice: &[u8], until: Instant) -> Begun {
+        self.inner
+            .client
+            .begin(Rpc::Notify, notice, None, until)
+            .await
+    }
+
+    /// The second half: the encoded `StreamStatusAck`.
     ///
     /// # Errors
     /// The outcome class of the failure.
-    pub(crate) async fn notify(&self, notice: Bytes) -> Result<Bytes, CallError> {
-        let until = Instant::now() + self.inner.rpc_timeout;
-        self.inner
-            .client
-            .call(Rpc::Notify, notice, None, until)
-            .await
+    pub(crate) async fn finish_notice(&self, begun: Begun) -> Result<Bytes, CallError> {
+        self.inner.client.finish(begun).await
+    }
+
+    /// The longest that a call may take.
+    pub(crate) fn rpc_timeout(&self) -> Duration {
+        self.inner.rpc_timeout
     }
 
     /// The breaker's leave to send one notice; half open, one at a time (NOTIFY-6). Never without

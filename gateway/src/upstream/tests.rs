@@ -60,7 +60,7 @@ pub(crate) fn settings(address: SocketAddr) -> Settings {
         failback_after: Duration::ZERO,
         connect_timeout: LONG,
         nodelay: true,
-        keep_alive: (keeper::KEEP_ALIVE, keeper::KEEP_ALIVE_TIMEOUT),
+        keep_alive: keeper::KEEP_ALIVE,
         max_streams: 117,
     }
 }

@@ -18,4 +18,5 @@ mod shutdown;
 mod slow_peers;
 mod subscribe;
 mod support;
+mod upstream;
 mod verbatim;

@@ -30,6 +30,8 @@ struct Item {
     event: Event,
     /// Which of all notices it is.
     id: u32,
+    /// Where it stands among those held, from 1: that of the first notice it replaced.
+    place: u32,
 }
 
 impl Item {
@@ -58,6 +60,7 @@ struct Story {
     item: Item,
     number: u64,
     first: Instant,
+    refused: Instant,
     due: Instant,
     previous: Duration,
     refusals: u32,
@@ -79,6 +82,7 @@ struct Model {
     live: BTreeSet<u8>,
     numbers: u64,
     offered: u32,
+    places: u32,
     /// Notices that left, each once.
     gone: BTreeMap<u32, &'static str>,
     /// The newest notice of each session that was ever sent.
@@ -99,6 +103,7 @@ impl Model {
             live: (0..SESSIONS).collect(),
             numbers: 0,
             offered: 0,
+            places: 0,
             gone: BTreeMap::new(),
             newest_sent: BTreeMap::new(),
         }
@@ -136,12 +141,24 @@ impl Model {
         facts.push(Fact::Ended(end));
     }
 
+    fn held_again(&mut self, item: Item) {
+        let older = self.held.iter().take_while(|held| held.place < item.place);
+        self.held.insert(older.count(), item);
+    }
+
+    fn held_last(&mut self, item: Item) {
+        self.places += 1;
+        let place = self.places;
+        self.held.push_back(Item { place, ..item });
+    }
+
     fn offer(&mut self, session: u8, event: Event) -> (Item, Vec<Fact>) {
         self.offered += 1;
         let item = Item {
             session,
             event,
             id: self.offered,
+            place: 0,
         };
         let mut facts = Vec::new();
         if self.stage == Stage::Over {
@@ -153,11 +170,12 @@ impl Model {
             self.end(old.item, End::Superseded, &mut facts);
         }
         if let Some(at) = self.held.iter().position(|held| held.session == session) {
-            let old = std::mem::replace(&mut self.held[at], item);
+            let place = self.held[at].place;
+            let old = std::mem::replace(&mut self.held[at], Item { place, ..item });
             self.leave(old, "coalesced");
             facts.push(Fact::Coalesced);
         } else if self.flies(session) || self.load() < self.rules.pending_max {
-            self.held.push_back(item);
+            self.held_last(item);
         } else {
             let oldest = self
                 .held
@@ -168,7 +186,7 @@ impl Model {
                     if let Some(old) = self.held.remove(at) {
                         self.lose(old, Loss::Evicted, &mut facts);
                     }
-                    self.held.push_back(item);
+                    self.held_last(item);
                 }
                 None => {
                     facts.push(Fact::Dropped);
@@ -224,6 +242,7 @@ impl Model {
                 self.leave(item, "acknowledged");
                 if story.is_some() {
                     facts.push(Fact::Ended(End::Acknowledged));
+                    self.hasten();
                 }
             }
             Sent::Lost(loss) => {
@@ -248,13 +267,16 @@ impl Model {
             Sent::NoStream if last => {
                 facts.extend(story.map(|_| Fact::Ended(End::Shutdown)));
                 facts.push(Fact::Requeued);
-                self.held.push_front(item);
+                match story {
+                    Some(_) => self.held_last(item),
+                    None => self.held_again(item),
+                }
             }
             Sent::Failed | Sent::NoStream => {
                 facts.push(Fact::Requeued);
                 match story {
                     Some(story) => self.waiting.push(story),
-                    None => self.held.push_front(item),
+                    None => self.held_again(item),
                 }
             }
             Sent::Unacknowledged if newer => self.end(item, End::Superseded, &mut facts),
@@ -277,6 +299,7 @@ impl Model {
             item,
             number: self.numbers,
             first: self.now,
+            refused: self.now,
             due: self.now,
             previous: self.rules.unacked_retry_base,
             refusals: 0,
@@ -308,9 +331,24 @@ impl Model {
             }
             story.previous = wait.delay;
         }
+        story.refused = self.now;
         story.due = self.now + wait.delay;
         facts.push(Fact::Again(*wait));
         self.waiting.push(story);
+    }
+
+    fn hasten(&mut self) {
+        let now = self.now;
+        let later = self.waiting.iter_mut().filter(|story| story.due > now);
+        let next = later.min_by_key(|story| (story.due, story.number));
+        let Some(next) = next.filter(|story| !story.slow) else {
+            return;
+        };
+        let soonest = now.max(next.refused + self.rules.unacked_retry_base);
+        if soonest < next.due {
+            next.due = soonest;
+            next.previous = soonest - next.refused;
+        }
     }
 
     fn tick(&mut self) -> Vec<Fact> {
@@ -347,7 +385,7 @@ impl Model {
                 facts.push(Fact::Ended(End::Shutdown));
                 match story.item.event {
                     Connected => self.lose(story.item, Loss::Shutdown, &mut facts),
-                    Disconnected => self.held.push_back(story.item),
+                    Disconnected => self.held_last(story.item),
                 }
             }
         }
@@ -504,6 +542,7 @@ impl Both {
             session,
             event: Connected,
             id: 0,
+            place: 0,
         };
         let expected = self.model.settle(session);
         assert_eq!(self.desk.settle(&key.notice().key()), expected);

@@ -81,7 +81,7 @@ fn notify_4_a_key_with_a_send_out_waits_and_others_pass_it() {
     offer(&mut store, 2, Connected);
     assert_eq!(rest(&mut store), named(&[(2, Connected)]));
     assert_eq!(store.held(), 1);
-    assert!(store.land(&flying.key()), "a newer one is held");
+    assert!(store.land(&flying.key()).newer);
     assert_eq!(rest(&mut store), named(&[(1, Disconnected)]));
 }
 
@@ -104,21 +104,35 @@ fn notify_5_sessions_and_stream_homes_are_keys_of_their_own() {
 }
 
 #[test]
-fn notify_10_a_failed_send_goes_back_to_the_head() {
+fn notify_10_failed_sends_go_back_to_the_head_in_their_order() {
     let mut store = Store::new(10);
-    for session in 1..=3 {
+    for session in 1..=4 {
         offer(&mut store, session, Connected);
     }
-    let (first, ..) = take(&mut store).unwrap();
-    let (second, ..) = take(&mut store).unwrap();
-    for failed in [first, second] {
-        assert!(!store.land(&failed.key()));
-        store.requeue(failed);
+    let mut flying: Vec<Notice> = (0..3).map(|_| store.take().unwrap()).collect();
+    offer(&mut store, 5, Connected);
+    // In whatever order they fail.
+    for at in [1, 0, 0] {
+        let failed = flying.remove(at);
+        let landed = store.land(&failed.key());
+        assert!(!landed.newer);
+        store.requeue(failed, landed.place);
     }
     assert_eq!(
         rest(&mut store),
-        named(&[(2, Connected), (1, Connected), (3, Connected)])
+        named(&[1, 2, 3, 4, 5].map(|session| (session, Connected)))
     );
+}
+
+#[test]
+fn notify_10_a_place_is_given_once_though_the_store_was_empty_in_between() {
+    let mut store = Store::new(10);
+    offer(&mut store, 1, Connected);
+    let (failed, ..) = take(&mut store).unwrap();
+    offer(&mut store, 2, Connected);
+    let landed = store.land(&failed.key());
+    store.requeue(failed, landed.place);
+    assert_eq!(rest(&mut store), named(&[(1, Connected), (2, Connected)]));
 }
 
 #[test]
@@ -128,7 +142,7 @@ fn unack_5_a_newer_notice_waits_for_a_resend_that_is_out() {
     store.resend(&resent);
     offer(&mut store, 1, Disconnected);
     assert!(store.take().is_none());
-    assert!(store.land(&resent.key()));
+    assert!(store.land(&resent.key()).newer);
     assert_eq!(rest(&mut store), named(&[(1, Disconnected)]));
 }
 
@@ -197,7 +211,7 @@ fn notify_12_the_newer_notice_of_a_key_in_flight_is_not_evicted_either() {
     let (flying, ..) = take(&mut store).unwrap();
     offer(&mut store, 1, Connected);
     assert_eq!(offer(&mut store, 2, Disconnected), "refused");
-    assert!(store.land(&flying.key()));
+    assert!(store.land(&flying.key()).newer);
     assert_eq!(offer(&mut store, 2, Disconnected), "held");
     assert_eq!(offer(&mut store, 3, Disconnected), "evicted");
 }

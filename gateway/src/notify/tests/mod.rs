@@ -1,5 +1,6 @@
 //! Notices against a scripted server.
 
+mod order;
 mod outages;
 mod refusals;
 mod streams;
@@ -14,7 +15,7 @@ use yuzu_proto::gateway::v1::{StreamStatusAck, StreamStatusNotification};
 
 use super::*;
 use crate::upstream::BreakerState;
-use crate::upstream::tests::peer::Peer;
+use crate::upstream::tests::peer::{Peer, Seen};
 use crate::upstream::tests::server::{Received, Reply, Server};
 use crate::upstream::tests::{LONG, metric, metrics, soon, until, upstream};
 
@@ -62,6 +63,18 @@ async fn next(server: &mut Server) -> (String, i32) {
         .unwrap();
     let notice = decoded(call);
     (notice.agent_id, notice.event)
+}
+
+/// The next call that arrived in full.
+async fn called(peer: &mut Peer) -> u32 {
+    let complete = async {
+        loop {
+            if let Seen::Complete(stream) = peer.next().await {
+                return stream;
+            }
+        }
+    };
+    timeout(LONG, complete).await.expect("a call")
 }
 
 fn value(metrics: &Metrics, name: &str) -> f64 {
@@ -169,6 +182,22 @@ async fn notify_6_an_open_breaker_holds_them_and_one_probe_at_a_time_asks() {
     rest.sort();
     assert_eq!(rest, ["a-2", "a-3", "a-4", "a-5"]);
     assert_eq!(value(&metrics, "requeued_total"), 2.0);
+}
+
+#[tokio::test]
+async fn breaker_3_a_failed_notice_feeds_it() {
+    let mut server = Server::start(|_| Reply::Status(14, "")).await;
+    let metrics = metrics();
+    let upstream = upstream(server.address, &metrics, |c| {
+        c.breaker.failure_threshold = 1;
+    });
+    let notifier = notifier(&upstream, &metrics, 100);
+    notifier.send(notice(1, Event::Connected));
+    next(&mut server).await;
+    until("open", || {
+        matches!(upstream.breaker_state(), BreakerState::Open { .. })
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! A server whose stream limit is below what the lanes use (PERMIT-11).
 
 use super::*;
-use crate::upstream::tests::peer::Seen;
 
 /// Of HTTP/2.
 const INTERNAL_ERROR: u32 = 2;
@@ -29,18 +28,6 @@ async fn knows_the_limit(metrics: &Metrics, limit: u32) {
         metric(metrics, "upstream_server_max_streams") == Some(f64::from(limit))
     })
     .await;
-}
-
-/// The next call that arrived in full.
-async fn called(peer: &mut Peer) -> u32 {
-    let complete = async {
-        loop {
-            if let Seen::Complete(stream) = peer.next().await {
-                return stream;
-            }
-        }
-    };
-    timeout(LONG, complete).await.expect("a call")
 }
 
 #[tokio::test]

@@ -75,6 +75,41 @@ fn unack_3_each_delay_is_random_up_to_three_times_the_previous_and_60_s() {
 }
 
 #[test]
+fn unack_3_one_that_was_recorded_brings_the_next_forward_but_never_under_1_s() {
+    let (mut set, start) = (set(), Instant::now());
+    let at = |millis| start + ms(millis);
+    refuse(&mut set, 1, Connected, start, 0.0).unwrap();
+    refuse(&mut set, 2, Connected, start, 1.0).unwrap();
+    refuse(&mut set, 3, Connected, at(700), 1.0).unwrap();
+    assert_eq!(take(&mut set, at(1_000)), Some("s1".into()));
+    set.end(&notice(1, Connected).key());
+    set.hasten(at(1_010));
+    assert_eq!(set.next_time(at(1_009)), Some(at(1_010)), "not in 3 s");
+    assert_eq!(take(&mut set, at(1_010)), Some("s2".into()));
+    set.hasten(at(1_020));
+    assert_eq!(
+        set.next_time(at(1_020)),
+        Some(at(1_700)),
+        "1 s after its refusal"
+    );
+    // What it waited is the previous delay.
+    assert_eq!(refuse(&mut set, 2, Connected, at(1_030), 1.0), Ok(3_030));
+    assert_eq!(take(&mut set, at(1_700)), Some("s3".into()));
+    assert_eq!(refuse(&mut set, 3, Connected, at(1_700), 1.0), Ok(3_000));
+}
+
+#[test]
+fn unack_7_one_that_was_recorded_hastens_no_slow_one() {
+    let (mut set, start) = (set(), Instant::now());
+    refuse(&mut set, 1, Connected, start, 0.0).unwrap();
+    let later = start + ms(900_000);
+    assert_eq!(take(&mut set, later), Some("s1".into()));
+    assert_eq!(refuse(&mut set, 1, Connected, later, 0.0), Ok(480_000));
+    set.hasten(later + ms(5_000));
+    assert_eq!(set.next_time(later), Some(later + ms(480_000)));
+}
+
+#[test]
 fn unack_2_one_entry_per_key_and_at_most_the_cap() {
     let mut config = config::Config::default().notify;
     config.pending_max = 2;

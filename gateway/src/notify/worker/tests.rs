@@ -49,7 +49,7 @@ async fn notify_11_a_send_that_dies_without_a_result_is_lost_as_crashed() {
     let notifier = start(&upstream, &metrics);
     notifier.send(notice());
     let taken = take(&notifier.shared);
-    drop(Flight::new(&notifier.shared, taken, None));
+    drop(Flight::new(&notifier.shared, taken, None, Instant::now()));
     let crashed = r#"upstream_notify_lost_total{event="connected",reason="crashed"}"#;
     assert_eq!(metric(&metrics, crashed), Some(1.0));
     assert_eq!(metric(&metrics, "upstream_notify_pending"), Some(0.0));
@@ -79,7 +79,12 @@ async fn notify_6_a_probe_that_dies_reopens_the_breaker_and_is_held_again() {
     let notifier = start(&upstream, &metrics);
     notifier.send(notice());
     let taken = take(&notifier.shared);
-    drop(Flight::new(&notifier.shared, taken, admission));
+    drop(Flight::new(
+        &notifier.shared,
+        taken,
+        admission,
+        Instant::now(),
+    ));
     let opened = r#"upstream_circuit_transitions_total{state="open"}"#;
     assert_eq!(metric(&metrics, opened), Some(2.0));
     let requeued = "upstream_notify_requeued_total";

@@ -269,6 +269,11 @@ const LATER: &[(&str, &str, &str)] = &[
     ("gauge", "listener_connections", r#"{listener="agent"}"#),
     ("gauge", "listener_connections_max", r#"{listener="agent"}"#),
     ("gauge", "beam_memory_bytes", r#"{node="gw1",type="total"}"#),
+    (
+        "gauge",
+        "upstream_endpoint_active",
+        r#"{endpoint="server:50055"}"#,
+    ),
 ];
 
 fn line_of_type(kind: &str, name: &str) -> String {
@@ -334,6 +339,9 @@ fn families_with_open_label_sets_have_the_labels_of_the_contract() {
     metrics
         .listener_source_refused_total
         .with_label_values(&["agent"]);
+    metrics
+        .upstream_endpoint_active
+        .with_label_values(&["server:50055"]);
     metrics.listener_connections.with_label_values(&["agent"]);
     metrics
         .listener_connections_max

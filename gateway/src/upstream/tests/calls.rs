@@ -288,3 +288,31 @@ async fn breaker_5_a_request_fault_is_neutral() {
     }
     assert_eq!(upstream.breaker_state(), BreakerState::Closed);
 }
+
+/// Notices feed it too: see the tests of the notices.
+#[tokio::test]
+async fn breaker_3_registers_inventories_and_replays_feed_it_heartbeats_and_guardians_do_not() {
+    let server = Server::start(|_| Reply::Status(14, "")).await;
+    let metrics = metrics();
+    let fresh = || {
+        upstream(server.address, &metrics, |c| {
+            c.breaker.failure_threshold = 1;
+        })
+    };
+    let opened =
+        |upstream: &Upstream| matches!(upstream.breaker_state(), BreakerState::Open { .. });
+    let (register, inventory, replay, other) = (fresh(), fresh(), fresh(), fresh());
+    let empty = Bytes::new;
+    let failed = [
+        register.register(empty(), None, soon()).await,
+        inventory.inventory(empty(), soon()).await,
+        replay.replay_register(empty(), "s-1", soon()).await,
+        other.batch_heartbeat(empty()).await,
+    ];
+    assert!(failed.iter().all(Result::is_err), "{failed:?}");
+    other.forward_guardian("a-1", b"");
+    let forwarded = r#"upstream_rpc_errors_total{code="14",rpc_name="guardian"}"#;
+    until("forwarded", || metric(&metrics, forwarded) == Some(1.0)).await;
+    assert!([register, inventory, replay].iter().all(opened));
+    assert!(!opened(&other));
+}

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use super::peer::{Peer, Seen};
 use super::server::{Reply, Server};
 use super::*;
+use crate::upstream::connection::KeepAlive;
 
 const REFUSED_STREAM: u32 = 7;
 const INTERNAL_ERROR: u32 = 2;
@@ -112,7 +113,10 @@ async fn a_server_that_accepts_and_stays_silent_is_given_up_after_the_connect_ti
 async fn an_idle_connection_is_pinged_and_left_when_no_answer_comes() {
     let (listener, address) = listener().await;
     let settings = Settings {
-        keep_alive: (Duration::from_millis(50), Duration::from_millis(50)),
+        keep_alive: KeepAlive {
+            after: Duration::from_millis(50),
+            timeout: Duration::from_millis(50),
+        },
         ..settings(address)
     };
     let (channel, keeper) = Keeper::new(settings, lanes(), metrics());
@@ -386,6 +390,21 @@ async fn upch_8_without_a_connection_the_tasks_still_run() {
     call(&upstream).await.unwrap_err();
     assert!(!upstream.is_connected());
     assert!(upstream.is_running());
+}
+
+#[tokio::test]
+async fn a_closed_upstream_ends_its_connection_after_the_last_call() {
+    let (listener, address) = listener().await;
+    let upstream = upstream(address, &metrics(), |_| {});
+    let mut peer = Peer::accept(&listener, Some(128)).await;
+    let running = tokio::spawn(call(&upstream));
+    let stream = complete(&mut peer).await;
+    // A handle that is left does not keep the connection.
+    let _handle = upstream.clone();
+    upstream.close().await;
+    peer.answer(stream, &accepted()).await;
+    running.await.unwrap().unwrap();
+    while timeout(LONG, peer.next()).await.expect("the end") != Seen::Closed {}
 }
 
 #[tokio::test]

@@ -155,6 +155,30 @@ async fn failback_moves_new_calls_to_the_first_endpoint_and_breaks_none() {
     }
 }
 
+#[tokio::test]
+async fn the_metric_names_the_endpoint_that_calls_go_to() {
+    let (_socket, away) = refusing();
+    let standby = named("standby").await;
+    let metrics = metrics();
+    let upstream = between([away, standby.address], &metrics, |_| {});
+    let active = |address: SocketAddr| {
+        let series = format!("upstream_endpoint_active{{endpoint=\"{address}\"}}");
+        metric(&metrics, &series)
+    };
+    // Every configured one is there from the start.
+    assert_eq!(active(away), Some(0.0));
+    assert!(active(standby.address).is_some());
+    comes_to(&upstream, "standby").await;
+    assert_eq!(
+        (active(away), active(standby.address)),
+        (Some(0.0), Some(1.0))
+    );
+    let address = standby.address;
+    drop(standby);
+    until("none is", || active(address) == Some(0.0)).await;
+    assert_eq!(active(away), Some(0.0));
+}
+
 /// Calls go to the standby until the failback, and get no answer there.
 async fn comes_to_first(upstream: &Upstream) {
     let wait = async {

@@ -153,7 +153,10 @@ async fn permit_2_notices_heartbeats_and_guardian_frames_need_no_permit() {
     arrived(2).await;
     for _ in 0..NOTICES_IN_FLIGHT {
         let upstream = upstream.clone();
-        calls.spawn(async move { upstream.notify(Bytes::new()).await });
+        calls.spawn(async move {
+            let begun = upstream.begin_notice(&[], soon()).await;
+            upstream.finish_notice(begun).await
+        });
     }
     let beat = upstream.clone();
     calls.spawn(async move { beat.batch_heartbeat(Bytes::new()).await });

@@ -1,11 +1,13 @@
 //! A server made of single HTTP/2 frames, for what no stack lets one script: a stream limit that
 //! changes, refused streams, GOAWAY at will.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+use yuzu_proto::wire::GRPC_PREFIX;
 
 use crate::upstream::frame::prefixed;
 
@@ -45,6 +47,8 @@ pub(crate) struct Peer {
     pub(crate) open: BTreeSet<u32>,
     /// PINGs answered.
     pub(crate) pings: usize,
+    /// The bytes of each request, prefix included, until [`Peer::message`] takes them.
+    bodies: BTreeMap<u32, BytesMut>,
 }
 
 impl Peer {
@@ -67,6 +71,7 @@ impl Peer {
             input: BytesMut::new(),
             open: BTreeSet::new(),
             pings: 0,
+            bodies: BTreeMap::new(),
         }
     }
 
@@ -92,11 +97,14 @@ impl Peer {
                     self.open.insert(stream);
                     return Seen::Opened(stream);
                 }
-                DATA if flags & END_STREAM != 0 => return Seen::Complete(stream),
                 DATA => {
+                    self.bodies.entry(stream).or_default().extend(&payload);
                     let mut increment = BytesMut::new();
                     increment.put_u32(payload.len() as u32);
                     self.send(WINDOW_UPDATE, 0, 0, &increment).await;
+                    if flags & END_STREAM != 0 {
+                        return Seen::Complete(stream);
+                    }
                     self.send(WINDOW_UPDATE, 0, stream, &increment).await;
                 }
                 RST_STREAM => {
@@ -112,6 +120,12 @@ impl Peer {
                 _ => {}
             }
         }
+    }
+
+    /// The message of a complete request.
+    pub(crate) fn message(&mut self, stream: u32) -> Bytes {
+        let body = self.bodies.remove(&stream).expect("a request");
+        body.freeze().split_off(GRPC_PREFIX)
     }
 
     /// Answers OK with `message` and ends the stream.

@@ -1,12 +1,20 @@
-//! 600 Registers at once at a server that takes 50 ms for each.
+//! 600 Registers at once at a server that takes 50 ms for each, and beside it the floor: the same
+//! calls straight to that server, 48 at a time, without a gateway.
 
 use crate::bed::{self, Bed, Binaries};
 use crate::report::Report;
+use prost::Message;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
+use yuzu_proto::agent::v1::{AgentInfo, RegisterRequest};
+use yuzu_proto::path;
 use yuzu_server_stub::{Action, Fault, Rpc, StubConfig};
 use yuzu_tests::agent::Agent;
+use yuzu_tests::raw::{Connection, Options, Request};
 
 pub(crate) const ABOUT: &str = "600 Registers at once, 48 permits, server 50 ms";
 
@@ -16,90 +24,118 @@ const DELAY: Duration = Duration::from_millis(50);
 const ROUNDS: u64 = 5;
 const ALONE: u64 = 11;
 const LIMIT: Duration = Duration::from_secs(30);
+const RPC: Rpc = Rpc::ProxyRegister;
 
 /// One round, from both sides.
 struct Round {
     refused: u64,
     at_server: Duration,
-    at_agents: Duration,
+    at_callers: Duration,
 }
 
 pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     let bed = Bed::start(binaries, StubConfig::default()).await?;
-    let (timer, taken) = timer().await;
-    let slow = Fault::new(Rpc::ProxyRegister, Action::Delay(timer));
+    let slow = Fault::new(RPC, Action::Delay(DELAY));
     bed.server.fault(slow).map_err(|e| e.to_string())?;
-    let mut alone = Vec::new();
+    let (mut straight, mut alone) = (Vec::new(), Vec::new());
     for number in 0..ALONE {
+        straight.push(lone_call(bed.server.addr(), number).await?);
         alone.push(lone_register(&bed, number).await?);
     }
+    let (straight, _) = bed::median_and_most(straight);
     let (alone, _) = bed::median_and_most(alone);
-    let mut rounds = Vec::new();
+    let (mut floors, mut rounds) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
+        floors.push(floor(&bed, round).await?);
         rounds.push(storm(&bed, round).await?);
     }
-    let counts = bed.server.view(|state| *state.counts(Rpc::ProxyRegister));
+    let counts = bed.server.view(|state| *state.counts(RPC));
     let metrics = bed::scrape(&bed.gateway).await?;
-    let ideal = DELAY * u32::try_from(AGENTS.div_ceil(PERMITS)).unwrap_or(u32::MAX);
-    let bound = ideal.mul_f64(1.03);
-    let (server, server_most) = bed::median_and_most(rounds.iter().map(|r| r.at_server).collect());
-    let (agents, agents_most) = bed::median_and_most(rounds.iter().map(|r| r.at_agents).collect());
-    let mut report = Report::default();
-    report.exactly(
-        "refused, all rounds",
-        rounds.iter().map(|r| r.refused).sum(),
-        0,
-    );
     let refused = bed::value(&metrics, "upstream_permit_refused_total", &[])?;
+    let ideal = DELAY * u32::try_from(AGENTS.div_ceil(PERMITS)).unwrap_or(u32::MAX);
+    let (floor, floor_most) = bed::median_and_most(floors.iter().map(|r| r.at_server).collect());
+    let (server, server_most) = bed::median_and_most(rounds.iter().map(|r| r.at_server).collect());
+    let (agents, agents_most) = bed::median_and_most(rounds.iter().map(|r| r.at_callers).collect());
+    let all_refused = rounds.iter().chain(&floors).map(|r| r.refused).sum();
+
+    let mut report = Report::default();
+    report.exactly("refused, all rounds", all_refused, 0);
     report.exactly("permits refused, all rounds", refused, 0);
     report.exactly(
         "calls the server received",
         counts.received,
-        AGENTS * ROUNDS + ALONE,
+        2 * (AGENTS * ROUNDS + ALONE),
     );
     report.at_most(
         "most in flight at the server",
         counts.max_in_flight,
         PERMITS,
     );
-    report.no_less("the server's time for one call, median", taken, DELAY);
+    report.no_less("one call straight to the server, median", straight, DELAY);
     report.time("one Register alone, median", alone);
-    report.within("first call to last answer, median round", server, bound);
+    report.time("floor: first call to last answer, median round", floor);
+    report.time("the same, slowest round", floor_most);
+    report.within(
+        "first call to last answer, median round",
+        server,
+        ideal.mul_f64(1.03),
+    );
     report.time("the same, slowest round", server_most);
     report.time("as the agents see it, median round", agents);
     report.time("the same, slowest round", agents_most);
     Ok(report)
 }
 
-/// The timer with which the server takes `DELAY`, and what it takes: timers of whole
-/// milliseconds fire up to two late, thirteen times in a row.
-async fn timer() -> (Duration, Duration) {
-    let shorter = DELAY - Duration::from_millis(1);
-    let taken = taken_by(shorter).await;
-    if taken >= DELAY {
-        return (shorter, taken);
-    }
-    (DELAY, taken_by(DELAY).await)
+async fn lone_call(server: SocketAddr, number: u64) -> Result<Duration, String> {
+    let connection = Connection::open(server, &Options::default()).await;
+    let connection = connection.map_err(|e| e.to_string())?;
+    let started = Instant::now();
+    let good = call(&connection, &format!("straight-{number}")).await;
+    good.then(|| started.elapsed())
+        .ok_or_else(|| "the server refuses".to_owned())
 }
 
-async fn taken_by(timer: Duration) -> Duration {
-    let mut taken = Vec::new();
-    for _ in 0..ALONE {
-        let started = Instant::now();
-        // As in the server, which runs on the same threads.
-        let slept = tokio::spawn(sleep(timer)).await;
-        taken.extend(slept.ok().map(|()| started.elapsed()));
-    }
-    bed::median_and_most(taken).0
-}
-
-/// What the server's timer and one round trip make of its 50 ms.
 async fn lone_register(bed: &Bed, number: u64) -> Result<Duration, String> {
     let agent = Agent::connect(bed.gateway.agents, &format!("alone-{number}")).await;
     let mut agent = agent.map_err(|e| e.to_string())?;
     let started = Instant::now();
     agent.register().await?;
     Ok(started.elapsed())
+}
+
+/// The call that the gateway makes; false: it failed.
+async fn call(connection: &Connection, agent_id: &str) -> bool {
+    let request = RegisterRequest {
+        info: Some(AgentInfo {
+            agent_id: agent_id.into(),
+            ..AgentInfo::default()
+        }),
+        ..RegisterRequest::default()
+    };
+    let call = Request::new(path::PROXY_REGISTER).timeout(Duration::from_secs(5));
+    let answer = connection.unary(call, &request.encode_to_vec()).await;
+    answer.is_ok_and(|answer| answer.status.is_ok())
+}
+
+async fn floor(bed: &Bed, round: u64) -> Result<Round, String> {
+    let connection = Connection::open(bed.server.addr(), &Options::default()).await;
+    let connection = Arc::new(connection.map_err(|e| e.to_string())?);
+    let next = Arc::new(AtomicU64::new(0));
+    let callers = (0..PERMITS).map(|_| {
+        let (connection, next) = (Arc::clone(&connection), Arc::clone(&next));
+        async move {
+            let mut refused = 0;
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= AGENTS {
+                    return (connection, refused);
+                }
+                let good = call(&connection, &format!("floor-{round}-{number}")).await;
+                refused += u64::from(!good);
+            }
+        }
+    });
+    measure(bed, callers).await
 }
 
 async fn storm(bed: &Bed, round: u64) -> Result<Round, String> {
@@ -109,31 +145,39 @@ async fn storm(bed: &Bed, round: u64) -> Result<Round, String> {
         let agent = Agent::connect(bed.gateway.agents, &id).await;
         agents.push(agent.map_err(|e| e.to_string())?);
     }
-    bed.server.clear_records();
-    let answered = (round + 1) * AGENTS + ALONE;
-    let last_answer = bed.server_has("every answer", LIMIT, |state| {
-        let counts = state.counts(Rpc::ProxyRegister);
-        (counts.received >= answered && counts.in_flight == 0).then(|| {
-            let first = state.received(Rpc::ProxyRegister).next();
-            first.map(|first| first.at.elapsed())
-        })
+    let callers = agents.into_iter().map(|mut agent| async move {
+        let refused = agent.register().await.is_err();
+        (agent, u64::from(refused))
     });
+    measure(bed, callers).await
+}
+
+/// Runs the callers, who make `AGENTS` calls in all. Each returns what is to live until all have
+/// ended, and how many of its calls were refused.
+async fn measure<T, C>(bed: &Bed, callers: impl Iterator<Item = C>) -> Result<Round, String>
+where
+    T: Send + 'static,
+    C: Future<Output = (T, u64)> + Send + 'static,
+{
+    bed.server.clear_records();
+    let answered = bed.server.view(|state| state.counts(RPC).received) + AGENTS;
     let started = Instant::now();
-    let mut calls = JoinSet::new();
-    for mut agent in agents {
-        calls.spawn(async move {
-            let good = agent.register().await.is_ok();
-            (agent, good)
-        });
-    }
-    let storm = async {
+    let calls: JoinSet<(T, u64)> = callers.collect();
+    let calls = async {
         let ended = calls.join_all().await;
         (started.elapsed(), ended)
     };
-    let ((at_agents, ended), at_server) = tokio::join!(storm, last_answer);
+    let last_answer = bed.server_has("every answer", LIMIT, |state| {
+        let counts = state.counts(RPC);
+        (counts.received >= answered && counts.in_flight == 0).then(|| {
+            let first = state.received(RPC).next();
+            first.map(|first| first.at.elapsed())
+        })
+    });
+    let ((at_callers, ended), at_server) = tokio::join!(calls, last_answer);
     Ok(Round {
-        refused: ended.iter().filter(|(_, good)| !good).count() as u64,
+        refused: ended.iter().map(|(_, refused)| refused).sum(),
         at_server: at_server?.ok_or("the server forgot its first call")?,
-        at_agents,
+        at_callers,
     })
 }
