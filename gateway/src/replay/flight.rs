@@ -123,6 +123,7 @@ impl Shared {
                     safe_text(&answer.session_id)
                 );
                 session.ask_to_announce();
+                return Landing::Adopted;
             }
             Ok(answer) => {
                 tracing::warn!(

@@ -1,8 +1,9 @@
 //! Which sessions were replayed a moment ago (REPLAY-6, REPLAY-10).
 //!
 //! A verdict may be older than the replay that answers it; the guard keeps such a one from causing
-//! another. Pure. Must never keep a stamp for longer than the window, nor more than
-//! [`MAX_STAMPS`] of them.
+//! another. A full replay may take longer than that; the guard also knows whom the server has
+//! taken in anew since it began. Pure. Must never keep a stamp for longer than the window and the
+//! full replay, nor more than [`MAX_STAMPS`] of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,17 +14,24 @@ use tokio::time::Instant;
 /// Several times what one node can hold; the oldest is forgotten for one more.
 const MAX_STAMPS: usize = 1 << 18;
 
+#[derive(Debug)]
+struct Stamp {
+    at: Instant,
+    /// The server took the session in anew.
+    adopted: bool,
+}
+
 /// The times at which sessions were replayed.
 #[derive(Debug)]
 pub(crate) struct Guard {
     window: Duration,
-    stamps: HashMap<Arc<str>, Instant>,
+    stamps: HashMap<Arc<str>, Stamp>,
     /// Every stamp in the order in which it was made, replaced ones included.
     made: VecDeque<(Instant, Arc<str>)>,
 }
 
 impl Guard {
-    /// Guards each session for `window` after its stamp; zero guards none.
+    /// Guards each session for `window` after its stamp.
     pub(crate) fn new(window: Duration) -> Self {
         Self {
             window,
@@ -34,27 +42,42 @@ impl Guard {
 
     /// A replay of the session is being sent.
     pub(crate) fn stamp(&mut self, session_id: &Arc<str>, now: Instant) {
-        self.expire(now);
-        if self.window.is_zero() {
-            return;
-        }
         if self.made.len() >= MAX_STAMPS {
             self.forget_oldest();
         }
-        self.stamps.insert(Arc::clone(session_id), now);
+        let stamp = Stamp {
+            at: now,
+            adopted: false,
+        };
+        self.stamps.insert(Arc::clone(session_id), stamp);
         self.made.push_back((now, Arc::clone(session_id)));
+    }
+
+    /// The server took the session in anew.
+    pub(crate) fn adopted(&mut self, session_id: &str) {
+        if let Some(stamp) = self.stamps.get_mut(session_id) {
+            stamp.adopted = true;
+        }
     }
 
     /// Whether the session was replayed within the window.
     pub(crate) fn covers(&self, session_id: &str, now: Instant) -> bool {
-        let stamped = self.stamps.get(session_id);
-        stamped.is_some_and(|at| now < *at + self.window)
+        let stamp = self.stamps.get(session_id);
+        stamp.is_some_and(|stamp| now < stamp.at + self.window)
     }
 
-    /// Forgets what is over, and gives the memory of a burst back.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    /// Whether the session was replayed at or after `since`, and the server took it in.
+    pub(crate) fn adopted_since(&self, session_id: &str, since: Instant) -> bool {
+        let stamp = self.stamps.get(session_id);
+        stamp.is_some_and(|stamp| stamp.adopted && stamp.at >= since)
+    }
+
+    /// Forgets what is over, and gives the memory of a burst back. Stamps made at or after `since`
+    /// stay.
+    pub(crate) fn expire(&mut self, now: Instant, since: Option<Instant>) {
         while let Some((at, _)) = self.made.front()
             && *at + self.window <= now
+            && since.is_none_or(|since| *at < since)
         {
             self.forget_oldest();
         }
@@ -63,8 +86,8 @@ impl Guard {
         }
     }
 
-    /// When the last stamp is over: the one time at which to call [`Guard::expire`] if nothing
-    /// else happens.
+    /// When the window of the last stamp is over: the one time at which to call [`Guard::expire`]
+    /// if nothing else happens.
     pub(crate) fn next_time(&self) -> Option<Instant> {
         self.made.back().map(|(at, _)| *at + self.window)
     }
@@ -73,7 +96,7 @@ impl Guard {
         let Some((at, session_id)) = self.made.pop_front() else {
             return;
         };
-        if self.stamps.get(&session_id) == Some(&at) {
+        if self.stamps.get(&session_id).is_some_and(|s| s.at == at) {
             self.stamps.remove(&session_id);
         }
     }
@@ -101,7 +124,7 @@ mod tests {
         assert!(!guard.covers("3", start));
         let all_over = start + Duration::from_secs(14);
         assert_eq!(guard.next_time(), Some(all_over));
-        guard.expire(all_over);
+        guard.expire(all_over, None);
         assert_eq!((guard.stamps.len(), guard.stamps.capacity()), (0, 0));
         assert_eq!(guard.next_time(), None);
     }
@@ -113,7 +136,7 @@ mod tests {
         let second = start + Duration::from_secs(9);
         guard.stamp(&session(1), start);
         guard.stamp(&session(1), second);
-        guard.expire(start + WINDOW);
+        guard.expire(start + WINDOW, None);
         assert!(guard.covers("1", start + WINDOW));
         assert!(!guard.covers("1", second + WINDOW));
     }
@@ -124,7 +147,28 @@ mod tests {
         let mut guard = Guard::new(Duration::ZERO);
         guard.stamp(&session(1), now);
         assert!(!guard.covers("1", now));
+        guard.expire(now, None);
         assert_eq!(guard.next_time(), None);
+    }
+
+    #[test]
+    fn replay_10_what_was_adopted_since_a_time_is_known_beyond_the_window() {
+        let start = Instant::now();
+        let mut guard = Guard::new(WINDOW);
+        let since = start + Duration::from_secs(1);
+        for (number, at) in [(1, start), (2, since), (3, since)] {
+            guard.stamp(&session(number), at);
+        }
+        guard.adopted("1");
+        guard.adopted("2");
+        let late = since + WINDOW * 10;
+        guard.expire(late, Some(since));
+        assert!(!guard.adopted_since("1", since), "before that time");
+        assert!(guard.adopted_since("2", since));
+        assert!(!guard.adopted_since("3", since), "it failed");
+        assert_eq!(guard.stamps.len(), 2);
+        guard.expire(late, None);
+        assert_eq!(guard.stamps.len(), 0);
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(crate) struct Entry {
 /// How a replay ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Landing {
+    /// The server took the session in.
+    Adopted,
     /// There is nothing left to do.
     Done,
     /// It was not sent and still has to be: it goes back to its place.
@@ -262,6 +264,9 @@ impl Queue {
     /// An entry comes back.
     pub(crate) fn land(&mut self, entry: Entry, landing: Landing, now: Instant) {
         self.in_flight -= 1;
+        if landing == Landing::Adopted {
+            self.guard.adopted(&entry.target.session_id);
+        }
         let place = self.places.get_mut(&entry.target.agent_id);
         if let Some(place) = place.filter(|place| place.ticket == entry.ticket) {
             if landing == Landing::Unsent && !self.stopped {
@@ -305,7 +310,8 @@ impl Queue {
 
     /// Lets time pass.
     pub(crate) fn tick(&mut self, now: Instant) {
-        self.guard.expire(now);
+        let walking = self.full.walk.as_ref().map(|walk| walk.began);
+        self.guard.expire(now, walking);
     }
 
     /// When to call [`Queue::tick`] and [`Queue::take`] again with nothing else happening, if both
@@ -349,8 +355,9 @@ impl Queue {
         for Held { target, since } in held {
             let place = self.places.get(&target.agent_id);
             let on_its_way = place.is_some_and(|place| place.session_id == target.session_id);
-            let guarded = self.guard.covers(&target.session_id, now);
-            if since <= walk.began && !on_its_way && !guarded {
+            let replayed = self.guard.covers(&target.session_id, now)
+                || self.guard.adopted_since(&target.session_id, walk.began);
+            if since <= walk.began && !on_its_way && !replayed {
                 self.append(target, self.full.number);
                 self.full.left += 1;
             }

@@ -23,7 +23,7 @@ enum Step {
     Take(usize),
     /// The n-th entry in flight is sent if its agent is still there.
     Send(usize),
-    Land(usize, bool),
+    Land(usize, Landing),
     Abort,
     Pass(u64),
 }
@@ -36,11 +36,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Full),
         8 => (0_usize..4).prop_map(Step::Take),
         8 => (0_usize..4).prop_map(Step::Send),
-        8 => (0_usize..4, prop::bool::weighted(0.15)).prop_map(|(n, unsent)| Step::Land(n, unsent)),
+        8 => (0_usize..4, landing()).prop_map(|(n, landing)| Step::Land(n, landing)),
         1 => Just(Step::Abort),
         4 => (0_u64..15_000).prop_map(Step::Pass),
     ];
     prop::collection::vec(step, 0..120)
+}
+
+fn landing() -> impl Strategy<Value = Landing> {
+    prop_oneof![
+        5 => Just(Landing::Adopted),
+        2 => Just(Landing::Done),
+        1 => Just(Landing::Unsent),
+    ]
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +76,8 @@ struct Model {
     flying: Vec<Flight>,
     /// Every send: session and time.
     sends: Vec<(u32, Instant)>,
+    /// Those that the server took in, by the time of their send.
+    adopted: Vec<(u32, Instant)>,
     walk: Option<(Option<u8>, Instant)>,
     /// When the full replay that runs began.
     full: Option<Instant>,
@@ -82,6 +92,11 @@ impl Model {
         self.sends
             .iter()
             .any(|(s, at)| *s == session && recent(*at))
+    }
+
+    fn adopted_since(&self, session: u32, since: Instant) -> bool {
+        let here = |(s, at): &(u32, Instant)| *s == session && *at >= since;
+        self.adopted.iter().any(here)
     }
 
     /// What may still be sent.
@@ -156,7 +171,8 @@ impl Model {
                 let skipped = since > began
                     || self.waits_as(agent, session)
                     || self.flies(agent) == Some(session)
-                    || self.guarded(session);
+                    || self.guarded(session)
+                    || self.adopted_since(session, began);
                 if !skipped {
                     self.append(agent, session, true);
                 }
@@ -240,6 +256,7 @@ fn run(steps: Vec<Step>) {
         waiting: Vec::new(),
         flying: Vec::new(),
         sends: Vec::new(),
+        adopted: Vec::new(),
         walk: None,
         full: None,
         ended: None,
@@ -319,7 +336,7 @@ fn apply(queue: &mut Queue, model: &mut Model, step: Step) {
                 model.sends.push((session, now));
             }
         }
-        Step::Land(n, unsent) => land(queue, model, n, unsent),
+        Step::Land(n, landing) => land(queue, model, n, landing),
         Step::Abort => {
             let aborted = queue.abort(now);
             assert_eq!(aborted.map(|aborted| aborted.waiting), model.abort());
@@ -331,19 +348,23 @@ fn apply(queue: &mut Queue, model: &mut Model, step: Step) {
     }
 }
 
-fn land(queue: &mut Queue, model: &mut Model, n: usize, unsent: bool) {
+fn land(queue: &mut Queue, model: &mut Model, n: usize, landing: Landing) {
     if n >= model.flying.len() {
         return;
     }
     let Flight { item, entry, sent } = model.flying.remove(n);
-    // What was sent is not put back: see the driver.
-    let unsent = unsent && !sent;
-    let landing = match unsent {
-        true => Landing::Unsent,
-        false => Landing::Done,
+    // What was sent is not put back, and nothing else is adopted.
+    let landing = match (sent, landing) {
+        (true, Landing::Unsent) | (false, Landing::Adopted) => Landing::Done,
+        (_, landing) => landing,
     };
     queue.land(entry, landing, model.now);
-    if unsent && !item.off {
+    if landing == Landing::Adopted {
+        let sends = model.sends.iter().rev();
+        let send = sends.copied().find(|(session, _)| *session == item.session);
+        model.adopted.extend(send);
+    }
+    if landing == Landing::Unsent && !item.off {
         let at = model.waiting.partition_point(|other| other.id < item.id);
         model.waiting.insert(at, item);
     } else if !item.off {

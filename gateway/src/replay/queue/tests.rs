@@ -235,6 +235,30 @@ fn replay_10_a_full_replay_skips_sessions_within_the_guard() {
 }
 
 #[test]
+fn replay_10_who_was_adopted_since_it_began_is_not_replayed_again_however_long_it_takes() {
+    let start = Instant::now();
+    let agents = Agents::new(3, start);
+    let page = |after: &str, _: usize| agents.page(after, 1);
+    let mut queue = queue();
+    queue.begin_full(start, NO_PAUSE);
+    let first = queue.take(3, start, page).unwrap();
+    name(&mut queue, start, &["0001", "0002"]);
+    let adopted = queue.take(3, start, page).unwrap();
+    let failed = queue.take(3, start, page).unwrap();
+    assert!(queue.begin(&adopted, start) && queue.begin(&failed, start));
+    queue.land(adopted, Landing::Adopted, start);
+    queue.land(failed, Landing::Done, start);
+    // Far beyond the guard window.
+    let late = start + seconds(100);
+    queue.land(first, Landing::Done, late);
+    queue.tick(late);
+    assert_eq!(drain(&mut queue, late, page), ["0002"]);
+    let over = late + seconds(60);
+    queue.tick(over);
+    assert_eq!(queue.next_time(over), None, "no stamp is left");
+}
+
+#[test]
 fn replay_10_agents_that_connect_after_it_began_are_not_replayed() {
     let began = Instant::now();
     let mut agents = Agents::new(2, began);

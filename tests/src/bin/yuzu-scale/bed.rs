@@ -13,6 +13,7 @@ use yuzu_tests::process::GatewayProcess;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
+const TIMER_SAMPLES: usize = 11;
 
 /// The programs under test.
 #[derive(Debug)]
@@ -121,4 +122,55 @@ pub(crate) fn median_and_most(mut times: Vec<Duration>) -> (Duration, Duration) 
     times.sort_unstable();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
     (median, times.last().copied().unwrap_or_default())
+}
+
+/// The timer with which the server takes `delay`, and what it takes: timers of whole
+/// milliseconds fire up to two late, many times in a row.
+pub(crate) async fn timer(delay: Duration) -> (Duration, Duration) {
+    let shorter = delay - Duration::from_millis(1);
+    let taken = taken_by(shorter).await;
+    if taken >= delay {
+        return (shorter, taken);
+    }
+    (delay, taken_by(delay).await)
+}
+
+async fn taken_by(timer: Duration) -> Duration {
+    let mut taken = Vec::new();
+    for _ in 0..TIMER_SAMPLES {
+        let started = Instant::now();
+        // As in the server, which runs on the same threads.
+        let slept = tokio::spawn(sleep(timer)).await;
+        taken.extend(slept.ok().map(|()| started.elapsed()));
+    }
+    median_and_most(taken).0
+}
+
+/// The most of something at once, of which each lasts this long at least and began at one of
+/// these times, which are in order.
+pub(crate) fn most_at_once(times: &[Instant], lasts: Duration) -> u64 {
+    let mut oldest = 0;
+    let mut most = 0;
+    for (newest, at) in times.iter().enumerate() {
+        while *at - times[oldest] >= lasts {
+            oldest += 1;
+        }
+        most = most.max(newest - oldest + 1);
+    }
+    most as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_overlaps() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let most = |times: &[Instant]| most_at_once(times, Duration::from_millis(5));
+        assert_eq!(most(&[]), 0);
+        assert_eq!(most(&[at(0), at(5), at(10)]), 1);
+        assert_eq!(most(&[at(0), at(4), at(5), at(8), at(20)]), 3);
+    }
 }

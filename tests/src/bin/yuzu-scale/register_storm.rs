@@ -4,7 +4,7 @@ use crate::bed::{self, Bed, Binaries};
 use crate::report::Report;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use yuzu_server_stub::{Action, Fault, Rpc, StubConfig};
 use yuzu_tests::agent::Agent;
 
@@ -26,7 +26,7 @@ struct Round {
 
 pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     let bed = Bed::start(binaries, StubConfig::default()).await?;
-    let (timer, taken) = timer().await;
+    let (timer, taken) = bed::timer(DELAY).await;
     let slow = Fault::new(Rpc::ProxyRegister, Action::Delay(timer));
     bed.server.fault(slow).map_err(|e| e.to_string())?;
     let mut alone = Vec::new();
@@ -69,28 +69,6 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     report.time("as the agents see it, median round", agents);
     report.time("the same, slowest round", agents_most);
     Ok(report)
-}
-
-/// The timer with which the server takes `DELAY`, and what it takes: timers of whole
-/// milliseconds fire up to two late, thirteen times in a row.
-async fn timer() -> (Duration, Duration) {
-    let shorter = DELAY - Duration::from_millis(1);
-    let taken = taken_by(shorter).await;
-    if taken >= DELAY {
-        return (shorter, taken);
-    }
-    (DELAY, taken_by(DELAY).await)
-}
-
-async fn taken_by(timer: Duration) -> Duration {
-    let mut taken = Vec::new();
-    for _ in 0..ALONE {
-        let started = Instant::now();
-        // As in the server, which runs on the same threads.
-        let slept = tokio::spawn(sleep(timer)).await;
-        taken.extend(slept.ok().map(|()| started.elapsed()));
-    }
-    bed::median_and_most(taken).0
 }
 
 /// What the server's timer and one round trip make of its 50 ms.
