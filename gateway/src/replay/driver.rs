@@ -1,4 +1,4 @@
-//! Turns verdicts into replays, and starts each on a task of its own.
+//! Turns verdicts into replays, and starts tasks for them while there are fewer than allowed.
 //!
 //! Responsible for the clock, the breaker, what is counted and said about a drip as a whole.
 //! Everything it does follows an event; it never polls. Must never wait for a replay.
@@ -79,7 +79,7 @@ impl Shared {
 
     /// The next replay to start now. A half-open breaker admits one call at a time, live
     /// registrations included; the others would be refused (BREAKER-8).
-    fn take(&self, now: Instant) -> Option<Entry> {
+    pub(super) fn take(&self, now: Instant) -> Option<Entry> {
         let width = match self.upstream.breaker_state() {
             BreakerState::Closed => self.width,
             BreakerState::HalfOpen => usize::from(self.upstream.admits_call()),

@@ -1,7 +1,8 @@
-//! One replay, from its turn to what its answer means (REPLAY-12 to REPLAY-17).
+//! Replays one after the other, each from its turn to what its answer means (REPLAY-12 to
+//! REPLAY-17).
 //!
 //! Responsible for the agent still being here when its registration is sent, and for telling the
-//! very session that was replayed what follows. However it ends, a panic included, its entry goes
+//! very session that was replayed what follows. However one ends, a panic included, its entry goes
 //! back to the queue. Must never touch a session that took the place of the replayed one.
 
 use std::sync::Arc;
@@ -23,7 +24,8 @@ const PERMIT_WAIT: Duration = Duration::from_secs(30);
 /// The presented session was superseded.
 const FAILED_PRECONDITION: u32 = 9;
 
-/// A replay on its way. Dropped before it has landed, it counts as crashed.
+/// A replay on its way, and those that follow it. Dropped before it has landed, it counts as
+/// crashed.
 pub(super) struct Flight {
     shared: Arc<Shared>,
     entry: Option<Entry>,
@@ -37,17 +39,22 @@ impl Flight {
         }
     }
 
-    /// Registers the agent once more.
+    /// Registers the agent once more, then whoever's turn it is, until it is nobody's: a place
+    /// that is free is taken here and now, without a turn of the driver in between.
     pub(super) async fn fly(mut self) {
-        let Some(entry) = &self.entry else { return };
-        let landing = match self.shared.live(entry) {
-            Some(session) => self.shared.replay(entry, &session).await,
-            None => {
-                skipped(&entry.target.agent_id);
-                Landing::Done
-            }
-        };
-        self.land(landing);
+        while let Some(entry) = &self.entry {
+            // Those that are skipped wait for nothing.
+            tokio::task::coop::consume_budget().await;
+            let landing = match self.shared.live(entry) {
+                Some(session) => self.shared.replay(entry, &session).await,
+                None => {
+                    skipped(&entry.target.agent_id);
+                    Landing::Done
+                }
+            };
+            self.land(landing);
+            self.entry = self.shared.take(Instant::now());
+        }
     }
 
     fn land(&mut self, landing: Landing) {
@@ -56,7 +63,6 @@ impl Flight {
         };
         let shared = &self.shared;
         shared.work(|queue| queue.land(entry, landing, Instant::now()));
-        shared.wake.notify_one();
         shared.landed.notify_waiters();
     }
 }
@@ -67,6 +73,7 @@ impl Drop for Flight {
             failed(&entry.target.agent_id, &CallError::Crashed);
             self.land(Landing::Done);
         }
+        self.shared.wake.notify_one();
     }
 }
 

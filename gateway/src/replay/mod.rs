@@ -53,7 +53,7 @@ struct Shared {
     handed: tokio::sync::Mutex<mpsc::Receiver<Verdict>>,
     /// There may be something to start.
     wake: Notify,
-    /// A replay came back.
+    /// A replay has ended.
     landed: Notify,
     /// Replays on their way at most (REPLAY-11).
     width: usize,
