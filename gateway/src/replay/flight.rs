@@ -106,14 +106,7 @@ impl Shared {
     /// Right before it is sent: whether the agent is still here, under this very session
     /// (REPLAY-12), and nothing has ended the drip.
     fn begin(&self, entry: &Entry, session: &Session, first: bool) -> bool {
-        let Session {
-            session_id,
-            stream_home_id,
-            ..
-        } = session;
-        let still = self
-            .registry
-            .holds(session.agent_id(), session_id, stream_home_id);
+        let still = self.registry.is_current(session);
         let begun = still && self.work(|queue| queue.begin(entry, Instant::now()));
         if begun && first {
             self.metrics.registration_replay_total.inc();

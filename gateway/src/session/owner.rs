@@ -213,16 +213,15 @@ fn recover(session: &Session, context: &OwnerContext, restarts: &mut Restarts) -
 /// would take the place of that one (OWNER-5, NOTIFY-3). From then on tells it whenever the server
 /// has taken the session in anew, while commands still go to it (REPLAY-14).
 async fn announce_again(session: &Session, context: &OwnerContext, owed: &mut bool) -> Infallible {
-    let key = notice(session, NoticeEvent::Connected).key();
     if *owed {
+        let key = notice(session, NoticeEvent::Connected).key();
         context.notifier.settled(&key).await;
         announce(session, context, NoticeEvent::Connected);
         *owed = false;
     }
     loop {
         session.asked_to_announce().await;
-        let registry = &context.registry;
-        if registry.holds(&key.agent_id, &key.session_id, &key.stream_home_id) {
+        if context.registry.is_current(session) {
             announce(session, context, NoticeEvent::Connected);
         }
     }

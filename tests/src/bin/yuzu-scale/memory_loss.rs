@@ -89,7 +89,7 @@ pub(crate) async fn run(
     report.time("first replay to the last CONNECTED recorded", told);
     judge_server(&mut report, &bed, &before, timer);
     judge_agents(&mut report, &fleet.snapshot(), &round);
-    judge_gateway(&mut report, &bed).await?;
+    judge_gateway(&mut report, &bed, refusing).await?;
     fleet.stop().await;
     Ok(report)
 }
@@ -178,7 +178,8 @@ fn judge_agents(report: &mut Report, seen: &fleet::Snapshot, round: &Round) {
     report.time("the broadcast took", round.elapsed);
 }
 
-async fn judge_gateway(report: &mut Report, bed: &Bed) -> Result<(), String> {
+/// A server that refuses may open the breaker, whatever is named is dropped then.
+async fn judge_gateway(report: &mut Report, bed: &Bed, refusing: bool) -> Result<(), String> {
     let metrics = bed::scrape(&bed.gateway).await?;
     let of = |name, labels: &[_]| bed::value(&metrics, name, labels);
     let attempts = of("registration_replay_total", &[])?;
@@ -191,11 +192,19 @@ async fn judge_gateway(report: &mut Report, bed: &Bed) -> Result<(), String> {
     report.exactly("full replays", triggered("server_lost_state")?, 1);
     report.count("verdicts that queued somebody", triggered("heartbeat")?);
     let dropped = of("heartbeat_verdict_dropped_total", &[])?;
-    report.exactly("named and not queued", dropped, 0);
+    let open = [("reason", "circuit_open")];
+    let at_open = of("heartbeat_verdict_dropped_total", &open)?;
+    report.exactly("named and not queued otherwise", dropped - at_open, 0);
     let depth = of("registration_replay_queue_depth", &[])?;
     report.exactly("left in the queue", depth, 0);
     let opened = [("state", "open")];
     let opened = of("upstream_circuit_transitions_total", &opened)?;
-    report.exactly("times the breaker opened", opened, 0);
+    if refusing {
+        report.count("times the breaker opened", opened);
+        report.count("named while it was open", at_open);
+    } else {
+        report.exactly("times the breaker opened", opened, 0);
+        report.exactly("named while it was open", at_open, 0);
+    }
     Ok(())
 }
