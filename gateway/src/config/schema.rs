@@ -277,7 +277,7 @@ pub struct Replay {
     pub session_guard: Duration,
     /// Sessions queued.
     pub queue_max: usize,
-    /// Random delay before each replay.
+    /// Longest random delay before replays begin.
     pub start_jitter: Duration,
 }
 

@@ -63,9 +63,10 @@ async fn send(shared: &Shared, chunk: Vec<Entry>, sent: &mut usize, calls: &mut 
         *calls += 1;
         let batch = encode(&part, &shared.node);
         match shared.upstream.batch_heartbeat(batch).await {
-            Ok(_) => {
+            Ok(answer) => {
                 *sent += part.len();
                 shared.accepted(&part);
+                (shared.on_answer)(&answer, part.len());
             }
             Err(error) if !refused(&error) => return false,
             Err(error) if part.len() == 1 => shared.rejected(&part, reason(&error)),

@@ -12,6 +12,7 @@ mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use buffer::{Buffer, Pushed};
@@ -35,8 +36,12 @@ struct Shared {
     flushing: tokio::sync::Mutex<()>,
     upstream: Upstream,
     node: String,
+    on_answer: Box<OnAnswer>,
     metrics: Arc<Metrics>,
 }
+
+/// Takes the server's answer to a batch, and how many heartbeats that had.
+type OnAnswer = dyn Fn(&Bytes, usize) + Send + Sync;
 
 struct Held {
     buffer: Buffer,
@@ -45,12 +50,15 @@ struct Held {
 }
 
 impl Batcher {
-    /// Starts the flush task. Must be called inside a tokio runtime.
+    /// Starts the flush task. Must be called inside a tokio runtime. `on_answer` gets the answer
+    /// (the bytes of a `BatchHeartbeatResponse`, unchecked) to each batch that the server took,
+    /// and the number of its heartbeats; it must not block.
     pub fn start(
         upstream: Upstream,
         node_name: &str,
         config: &config::Heartbeat,
         metrics: Arc<Metrics>,
+        on_answer: impl Fn(&Bytes, usize) + Send + Sync + 'static,
     ) -> Batcher {
         let shared = Arc::new(Shared {
             held: Mutex::new(Held {
@@ -60,6 +68,7 @@ impl Batcher {
             flushing: tokio::sync::Mutex::new(()),
             upstream,
             node: node_name.to_owned(),
+            on_answer: Box::new(on_answer),
             metrics,
         });
         let (held, every) = (Arc::clone(&shared), config.batch_interval);

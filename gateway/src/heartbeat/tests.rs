@@ -39,6 +39,7 @@ fn batcher(server: &Server, metrics: &Arc<Metrics>, every: Duration) -> (Batcher
         "yuzu_gw@gw1",
         &config,
         Arc::clone(metrics),
+        |_, _| {},
     );
     (batcher, upstream)
 }
@@ -200,7 +201,7 @@ async fn hb_9_and_hb_10_drops_are_counted() {
         max_sessions: 3,
         max_bytes: 5 * MIB,
     };
-    let batcher = Batcher::start(upstream, "gw1", &config, Arc::clone(&metrics));
+    let batcher = Batcher::start(upstream, "gw1", &config, Arc::clone(&metrics), |_, _| {});
     for session in 0..5 {
         push(&batcher, session, 0);
     }
@@ -227,7 +228,13 @@ async fn hb_12_a_dead_server_loses_nothing_and_the_flush_goes_on() {
     let address = closed.local_addr().unwrap();
     drop(closed);
     let dead = upstream(address, &metrics, |_| {});
-    let batcher = Batcher::start(dead, "yuzu_gw@gw1", &config.heartbeat, Arc::clone(&metrics));
+    let batcher = Batcher::start(
+        dead,
+        "yuzu_gw@gw1",
+        &config.heartbeat,
+        Arc::clone(&metrics),
+        |_, _| {},
+    );
     push(&batcher, 1, 0);
     let refused = r#"upstream_rpc_errors_total{code="econnrefused",rpc_name="batch_heartbeat"}"#;
     until("several failed flushes", || {

@@ -17,6 +17,7 @@ use crate::notify::Notifier;
 use crate::observe::http::HttpServer;
 use crate::observe::metrics::Metrics;
 use crate::observe::process::Sampler;
+use crate::replay::Replayer;
 use crate::session::{OwnerContext, Registry};
 use crate::shed::{Listeners, MemoryShedder};
 use crate::upstream::Upstream;
@@ -33,6 +34,7 @@ pub struct Gateway {
     router: Arc<Router>,
     upstream: Upstream,
     notifier: Notifier,
+    replayer: Replayer,
     batcher: Batcher,
     listeners: Listeners,
     health: HttpServer,

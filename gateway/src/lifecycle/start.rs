@@ -20,6 +20,7 @@ use crate::observe::health::{self, Readiness};
 use crate::observe::http::{self, HttpServer};
 use crate::observe::metrics::{self, Metrics};
 use crate::observe::{descriptors, process};
+use crate::replay::Replayer;
 use crate::session::{Events, OwnerContext, Registry, Roster, TableLimits};
 use crate::shed::{Listeners, MemoryShedder};
 use crate::upstream::{BreakerState, Upstream};
@@ -86,11 +87,20 @@ impl Gateway {
             Arc::clone(&metrics),
             move |key| held.holds(&key.agent_id, &key.session_id, &key.stream_home_id),
         );
+        let replayer = Replayer::start(
+            &config,
+            Arc::clone(&registry),
+            upstream.clone(),
+            notifier.clone(),
+            Arc::clone(&metrics),
+        );
+        let judge = replayer.clone();
         let batcher = Batcher::start(
             upstream.clone(),
             &config.node.name,
             &config.heartbeat,
             Arc::clone(&metrics),
+            move |answer, heartbeats| judge.verdict(answer, heartbeats),
         );
         let owners = Arc::new(OwnerContext {
             registry: Arc::clone(&registry),
@@ -108,7 +118,7 @@ impl Gateway {
         let listeners = serve(&config, bound, &owners, &router, &batcher)?;
         let listeners = Arc::new(listeners);
         let tasks = start_tasks(&config, &registry, &listeners, &metrics);
-        let readiness = readiness(&config, &upstream, &tasks, &listeners);
+        let readiness = readiness(&config, &upstream, &replayer, &tasks, &listeners);
         let health = HttpServer::start(health, health::routes(&config.node.name, readiness))?;
         let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
         say_started(&config, &listeners);
@@ -120,6 +130,7 @@ impl Gateway {
             router,
             upstream,
             notifier,
+            replayer,
             batcher,
             listeners,
             health,
@@ -251,10 +262,11 @@ fn start_tasks(
 fn readiness(
     config: &Config,
     upstream: &Upstream,
+    replayer: &Replayer,
     tasks: &Tasks,
     listeners: &Listeners,
 ) -> Arc<Readiness> {
-    let (running, breaker) = (upstream.clone(), upstream.clone());
+    let (running, breaker, replayer) = (upstream.clone(), upstream.clone(), replayer.clone());
     let sweeper = tasks.sweeper.abort_handle();
     let served = Arc::clone(listeners);
     let allow_none = config.lab.allow_no_listeners;
@@ -266,7 +278,9 @@ fn readiness(
     };
     let readiness = Readiness::builder()
         .check("registry", move || !sweeper.is_finished())
-        .check("upstream", move || running.is_running())
+        .check("upstream", move || {
+            running.is_running() && replayer.is_running()
+        })
         .check("circuit_breaker", move || {
             !matches!(breaker.breaker_state(), BreakerState::Open { .. })
         })

@@ -33,15 +33,18 @@ impl Gateway {
         let budget = self.config.shutdown.flush_budget;
         let deadline = started + budget;
         info!("planned stop: refusing new work");
+        self.replayer.stop();
         self.upstream.stop_accepting();
         self.router.stop();
         self.tasks.shedder.stop();
         for (_, listener) in self.listeners.iter() {
             listener.stop_accepting();
         }
-        self.router
-            .finished(started + COMMANDS.min(budget.mul_f64(0.3)))
-            .await;
+        let finished_by = started + COMMANDS.min(budget.mul_f64(0.3));
+        tokio::join!(
+            self.router.finished(finished_by),
+            self.replayer.landed(finished_by)
+        );
         self.end_sessions(Instant::now() + SESSIONS.min(budget.mul_f64(0.4)))
             .await;
         self.owners.events.close();

@@ -119,6 +119,13 @@ families! {
             &["chunk_rejected"],
         ]
     );
+    /// Heartbeat answers that listed a part of the unknown sessions only
+    heartbeat_unknown_truncated_total: IntCounter = counter();
+    /// Sessions named in heartbeat answers that were not queued for replay
+    heartbeat_verdict_dropped_total: IntCounterVec = counters(
+        &["reason"],
+        &[&["malformed"], &["not_local"], &["circuit_open"], &["queue_full"]]
+    );
 
     /// Duration of successful calls to the server in milliseconds
     upstream_rpc_duration_ms: HistogramVec = histograms(&["rpc_name"], LATENCY_MS);
@@ -161,6 +168,13 @@ families! {
     /// Calls never sent because their deadline passed while they waited
     upstream_calls_dropped_total: IntCounterVec =
         counters(&["class"], &[&["register"], &["inventory"], &["replay"]]);
+    /// Total registration replay attempts by the drip, any outcome
+    registration_replay_total: IntCounter = counter();
+    /// Registration replays waiting for their turn
+    registration_replay_queue_depth: IntGauge = node_gauge();
+    /// Registration replays started, by what started them
+    registration_replay_triggered_total: IntCounterVec =
+        counters(&["trigger"], &[&["heartbeat"], &["server_lost_state"], &["notify_loss"]]);
     /// 1 while calls to the server were held back in half of the last minute or more
     upstream_slow: IntGauge = gauge();
     /// Share of the last minute in which calls to the server were held back, 0 to 1

@@ -37,6 +37,7 @@ const NOTHING: u8 = 0;
 const STREAM_GONE: u8 = 1;
 const END: u8 = 2;
 const PANIC: u8 = 4;
+const ANNOUNCE: u8 = 8;
 
 /// One connected agent.
 pub(crate) struct Session {
@@ -164,6 +165,25 @@ impl Session {
         };
         self.asked.fetch_or(bit, Ordering::AcqRel);
         self.owner.wake();
+    }
+
+    /// Asks the owner to tell the server once more that the stream is here (REPLAY-14). An owner
+    /// that has ended does not.
+    pub(crate) fn ask_to_announce(&self) {
+        self.asked.fetch_or(ANNOUNCE, Ordering::AcqRel);
+        self.owner.wake();
+    }
+
+    /// Waits for [`Session::ask_to_announce`]; in the task that waits for [`Session::asked`].
+    pub(crate) async fn asked_to_announce(&self) {
+        std::future::poll_fn(|cx| {
+            self.owner.register(cx.waker());
+            match self.asked.fetch_and(!ANNOUNCE, Ordering::AcqRel) & ANNOUNCE {
+                0 => Poll::Pending,
+                _ => Poll::Ready(()),
+            }
+        })
+        .await;
     }
 
     /// What the owner is asked for; only one task may wait at a time.

@@ -21,9 +21,7 @@ pub(crate) mod testing;
 pub(crate) use admission::Refusal;
 pub(crate) use clock::unix_ms;
 pub(crate) use events::{Change, Event, Events, MissedEvents, Watcher};
-#[cfg(feature = "fault-injection")]
-pub(crate) use live::Control;
-pub(crate) use live::Session;
+pub(crate) use live::{Control, Session};
 pub(crate) use mailbox::{MailboxLimits, NotDispatched};
 pub(crate) use owner::{Inbound, OwnerContext, start as start_owner};
 pub(crate) use registry::Registry;

@@ -172,7 +172,7 @@ async fn pump(mut farewell: Farewell, mut inbound: Inbound) {
             tokio::select! {
                 biased;
                 ended = own(session, context, &mut inbound) => ended,
-                never = reconnect(session, context, &mut owed) => match never {},
+                never = announce_again(session, context, &mut owed) => match never {},
             }
         };
         match AssertUnwindSafe(life).catch_unwind().await {
@@ -217,15 +217,21 @@ fn recover(session: &Session, context: &OwnerContext, restarts: &mut Restarts) -
 }
 
 /// Tells the CONNECTED that is owed after a recovery, once its DISCONNECTED is settled: sooner it
-/// would take the place of that one (OWNER-5, NOTIFY-3).
-async fn reconnect(session: &Session, context: &OwnerContext, owed: &mut bool) -> Infallible {
+/// would take the place of that one (OWNER-5, NOTIFY-3). From then on tells it whenever the server
+/// has taken the session in anew, while commands still go to it (REPLAY-14).
+async fn announce_again(session: &Session, context: &OwnerContext, owed: &mut bool) -> Infallible {
     if *owed {
         let key = notice(session, NoticeEvent::Connected).key();
         context.notifier.settled(&key).await;
         announce(session, context, NoticeEvent::Connected);
         *owed = false;
     }
-    std::future::pending().await
+    loop {
+        session.asked_to_announce().await;
+        if context.registry.is_current(session) {
+            announce(session, context, NoticeEvent::Connected);
+        }
+    }
 }
 
 /// The recent restarts of one owner.

@@ -198,6 +198,17 @@ impl Registry {
         self.by_agent.get(agent_id)
     }
 
+    /// The connected agent's session with this id.
+    pub(crate) fn find(&self, session_id: &str) -> Option<Arc<Session>> {
+        self.by_session.get(session_id)
+    }
+
+    /// Whether commands of its agent go to this very session.
+    pub(crate) fn is_current(&self, session: &Session) -> bool {
+        let current = self.route(session.agent_id());
+        current.is_some_and(|current| current.epoch == session.epoch)
+    }
+
     /// Whether commands of `agent_id` go to this very session and stream (UNACK-6).
     pub(crate) fn holds(&self, agent_id: &str, session_id: &str, stream_home_id: &str) -> bool {
         self.route(agent_id).is_some_and(|session| {

@@ -43,7 +43,7 @@ impl Circuit {
         *self.state.borrow()
     }
 
-    /// Sees every transition.
+    /// Sees every transition, and a half-open breaker that admits the next call.
     pub(crate) fn watch(&self) -> watch::Receiver<BreakerState> {
         self.state.subscribe()
     }
@@ -80,9 +80,14 @@ impl Circuit {
     }
 
     fn settle(&self, ticket: Ticket, verdict: Verdict) {
+        let probe = ticket.is_probe();
         let mut breaker = self.lock();
         let transition = breaker.settle(ticket, verdict, Instant::now());
         self.publish(&breaker, transition);
+        if probe && transition.is_none() {
+            // It said nothing, and whoever waited for it may have its place.
+            self.state.send_replace(breaker.state());
+        }
     }
 
     /// Called under the lock, so that states are published in their order.
@@ -224,6 +229,7 @@ mod tests {
         assert!(admission.is_probe());
         drop(admission);
         assert_eq!(circuit.state(), BreakerState::HalfOpen, "it said nothing");
+        assert!(seen.has_changed().unwrap(), "its place is free");
         end(&circuit, Verdict::Success);
         assert_eq!(circuit.state(), BreakerState::Closed);
         running.abort();

@@ -55,6 +55,8 @@ pub enum CallError {
     Deadline,
     /// A planned stop began (PERMIT-13).
     Stopping,
+    /// Whoever asked did not want it any more when its turn came: nothing was sent (REPLAY-12).
+    CalledOff,
     /// The connection has no free stream: nothing was sent (PERMIT-11).
     TooManyStreams,
     /// The request is over 4,194,304 bytes: nothing was sent (REG-11).
@@ -93,6 +95,7 @@ impl CallError {
                 | Self::QueueFull
                 | Self::Deadline
                 | Self::Stopping
+                | Self::CalledOff
                 | Self::TooManyStreams
         )
     }
@@ -123,7 +126,8 @@ impl CallError {
             | Self::CircuitOpen
             | Self::QueueFull
             | Self::Deadline
-            | Self::Stopping => return None,
+            | Self::Stopping
+            | Self::CalledOff => return None,
             Self::TooManyStreams => "too_many_streams",
             Self::Encode => "encode",
             Self::NotConnected(error) | Self::Closed(error) => error.code,
@@ -143,6 +147,7 @@ impl CallError {
             | Self::QueueFull
             | Self::Deadline
             | Self::Stopping
+            | Self::CalledOff
             | Self::TooManyStreams
             | Self::Encode => Verdict::Neutral,
             Self::Status(code, _) if request_fault_status(*code) => Verdict::Neutral,
@@ -166,6 +171,7 @@ impl fmt::Display for CallError {
             Self::QueueFull => f.write_str("permit queue full"),
             Self::Deadline => f.write_str("deadline passed before the call was sent"),
             Self::Stopping => f.write_str("gateway is stopping"),
+            Self::CalledOff => f.write_str("called off"),
             Self::TooManyStreams => f.write_str("too many streams"),
             Self::Encode => f.write_str("request cannot be encoded"),
             Self::NotConnected(error) => write!(f, "no connection: {}", error.text),
@@ -227,6 +233,7 @@ mod tests {
             CallError::QueueFull,
             CallError::Deadline,
             CallError::Stopping,
+            CallError::CalledOff,
             CallError::TooManyStreams,
         ];
         assert!(own.iter().all(CallError::gateway_made));

@@ -172,25 +172,30 @@ impl Upstream {
     ) -> Result<Bytes, CallError> {
         let inner = &self.inner;
         inner
-            .permitted(Class::Register, request, session, deadline)
+            .permitted(Class::Register, request, session, deadline, || true)
             .await
     }
 
     /// [`Upstream::register`] on the gateway's own account: the stored request and the session
     /// that the agent holds. It goes behind live registrations (PERMIT-6), and a server that
-    /// answers with status 9 counts as healthy (BREAKER-6).
+    /// answers with status 9 counts as healthy (BREAKER-6). Nobody waits for it: `deadline` is
+    /// that of the wait for a permit, and the call has its full time (REPLAY-13).
+    ///
+    /// `wanted` is asked right before the request is sent, under the permit; it may be asked
+    /// again when the connection had no stream (REPLAY-12).
     ///
     /// # Errors
     /// As [`Upstream::register`]; [`CallError::QueueFull`] when more than
-    /// `upstream.replay_concurrency` replays wait.
+    /// `upstream.replay_concurrency` replays wait, [`CallError::CalledOff`] when it is not wanted.
     pub async fn replay_register(
         &self,
         request: Bytes,
         session: &str,
         deadline: Instant,
+        wanted: impl FnMut() -> bool,
     ) -> Result<Bytes, CallError> {
         self.inner
-            .permitted(Class::Replay, request, Some(session), deadline)
+            .permitted(Class::Replay, request, Some(session), deadline, wanted)
             .await
     }
 
@@ -201,7 +206,7 @@ impl Upstream {
     pub async fn inventory(&self, report: Bytes, deadline: Instant) -> Result<Bytes, CallError> {
         let inner = &self.inner;
         inner
-            .permitted(Class::Inventory, report, None, deadline)
+            .permitted(Class::Inventory, report, None, deadline, || true)
             .await
     }
 
@@ -259,7 +264,13 @@ impl Upstream {
         Arc::clone(&self.inner.notices)
     }
 
-    /// Sees every transition of the breaker.
+    /// Whether the breaker would admit a register or inventory call now; half open, one at a time
+    /// (BREAKER-8). [`Upstream::watch_breaker`] sees when that changes.
+    pub(crate) fn admits_call(&self) -> bool {
+        self.inner.circuit.admits(Kind::Call)
+    }
+
+    /// Sees every transition of the breaker, and a half-open one whose probe said nothing.
     pub(crate) fn watch_breaker(&self) -> watch::Receiver<BreakerState> {
         self.inner.circuit.watch()
     }
@@ -319,6 +330,7 @@ impl Inner {
         request: Bytes,
         session: Option<&str>,
         deadline: Instant,
+        mut wanted: impl FnMut() -> bool,
     ) -> Result<Bytes, CallError> {
         let rpc = match class {
             Class::Register | Class::Replay => Rpc::Register,
@@ -342,7 +354,15 @@ impl Inner {
                 .circuit
                 .admit(rpc, Kind::Call)
                 .map_err(|_open| CallError::CircuitOpen)?;
-            let until = deadline.min(Instant::now() + self.rpc_timeout);
+            if !wanted() {
+                return Err(CallError::CalledOff);
+            }
+            let until = match class {
+                Class::Replay => Instant::now() + self.rpc_timeout,
+                Class::Register | Class::Inventory => {
+                    deadline.min(Instant::now() + self.rpc_timeout)
+                }
+            };
             let result = self.client.call(rpc, request.clone(), session, until).await;
             admission.settle(verdict(class, &result));
             drop(permit);

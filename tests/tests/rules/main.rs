@@ -14,6 +14,7 @@ mod management;
 mod old_faults;
 mod origin;
 mod register;
+mod replay;
 mod shutdown;
 mod slow_peers;
 mod subscribe;

@@ -109,6 +109,17 @@ const AT_START: &[(&str, &str, &[&str])] = &[
             r#"{reason="chunk_rejected"}"#,
         ],
     ),
+    ("counter", "heartbeat_unknown_truncated_total", &[""]),
+    (
+        "counter",
+        "heartbeat_verdict_dropped_total",
+        &[
+            r#"{reason="malformed"}"#,
+            r#"{reason="not_local"}"#,
+            r#"{reason="circuit_open"}"#,
+            r#"{reason="queue_full"}"#,
+        ],
+    ),
     (
         "counter",
         "upstream_rpc_errors_total",
@@ -153,6 +164,21 @@ const AT_START: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("counter", "upstream_calls_dropped_total", CLASSES),
+    ("counter", "registration_replay_total", &[""]),
+    (
+        "gauge",
+        "registration_replay_queue_depth",
+        &[r#"{node="gw1"}"#],
+    ),
+    (
+        "counter",
+        "registration_replay_triggered_total",
+        &[
+            r#"{trigger="heartbeat"}"#,
+            r#"{trigger="server_lost_state"}"#,
+            r#"{trigger="notify_loss"}"#,
+        ],
+    ),
     ("gauge", "upstream_slow", &[""]),
     ("gauge", "upstream_backpressure_duty_cycle", &[""]),
     (

@@ -306,7 +306,9 @@ async fn breaker_3_registers_inventories_and_replays_feed_it_heartbeats_and_guar
     let failed = [
         register.register(empty(), None, soon()).await,
         inventory.inventory(empty(), soon()).await,
-        replay.replay_register(empty(), "s-1", soon()).await,
+        replay
+            .replay_register(empty(), "s-1", soon(), || true)
+            .await,
         other.batch_heartbeat(empty()).await,
     ];
     assert!(failed.iter().all(Result::is_err), "{failed:?}");

@@ -36,7 +36,10 @@ fn register(upstream: &Upstream) -> impl Future<Output = Answer> + Send + 'stati
 
 fn replay(upstream: &Upstream) -> impl Future<Output = Answer> + Send + 'static {
     let upstream = upstream.clone();
-    async move { upstream.replay_register(Bytes::new(), "s-1", soon()).await }
+    async move {
+        let call = upstream.replay_register(Bytes::new(), "s-1", soon(), || true);
+        call.await
+    }
 }
 
 fn inventory(upstream: &Upstream) -> impl Future<Output = Answer> + Send + 'static {

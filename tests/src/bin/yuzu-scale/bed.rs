@@ -122,3 +122,32 @@ pub(crate) fn median_and_most(mut times: Vec<Duration>) -> (Duration, Duration) 
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
     (median, times.last().copied().unwrap_or_default())
 }
+
+/// The most of something at once, of which each lasts this long at least and began at one of
+/// these times, which are in order.
+pub(crate) fn most_at_once(times: &[Instant], lasts: Duration) -> u64 {
+    let mut oldest = 0;
+    let mut most = 0;
+    for (newest, at) in times.iter().enumerate() {
+        while *at - times[oldest] >= lasts {
+            oldest += 1;
+        }
+        most = most.max(newest - oldest + 1);
+    }
+    most as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_overlaps() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let most = |times: &[Instant]| most_at_once(times, Duration::from_millis(5));
+        assert_eq!(most(&[]), 0);
+        assert_eq!(most(&[at(0), at(5), at(10)]), 1);
+        assert_eq!(most(&[at(0), at(4), at(5), at(8), at(20)]), 3);
+    }
+}

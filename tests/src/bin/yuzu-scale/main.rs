@@ -9,9 +9,11 @@ mod bed;
 mod cancelled_register;
 mod cold_wave;
 mod frozen_server;
+mod memory_loss;
 mod refused_notices;
 mod register_storm;
 mod report;
+mod reset_once;
 mod stream_limit;
 mod tap;
 mod unread_answers;
@@ -62,6 +64,11 @@ enum Scenario {
     StreamLimit,
     CancelledRegister,
     UnreadAnswers,
+    MemoryLoss,
+    #[value(name = "memory-loss-20ms")]
+    MemoryLoss20Ms,
+    MemoryLossRefusing,
+    ResetOnce,
 }
 
 impl Scenario {
@@ -79,6 +86,10 @@ impl Scenario {
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
             Self::UnreadAnswers => unread_answers::ABOUT,
+            Self::MemoryLoss => memory_loss::ABOUT,
+            Self::MemoryLoss20Ms => memory_loss::ABOUT_20_MS,
+            Self::MemoryLossRefusing => memory_loss::ABOUT_REFUSING,
+            Self::ResetOnce => reset_once::ABOUT,
         }
     }
 
@@ -91,6 +102,10 @@ impl Scenario {
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
+            Self::MemoryLoss => memory_loss::run(binaries, 50, false).await,
+            Self::MemoryLoss20Ms => memory_loss::run(binaries, 20, false).await,
+            Self::MemoryLossRefusing => memory_loss::run(binaries, 50, true).await,
+            Self::ResetOnce => reset_once::run(binaries).await,
         }
     }
 }

@@ -62,7 +62,11 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     let (resends, in_flight, known) = bed.server.view(|state| {
         let resends = resends(state);
         let known = bed::routes(state, RouteState::Connected);
-        (resends.len() as u64, most_at_once(&resends), known)
+        (
+            resends.len() as u64,
+            bed::most_at_once(&resends, ANSWER),
+            known,
+        )
     });
     let (came, came_most) = bed::median_and_most(connected);
     let (went, went_most) = bed::median_and_most(disconnected);
@@ -128,33 +132,6 @@ fn resends(state: &State) -> Vec<Instant> {
         .collect()
 }
 
-/// Each is in flight for as long as the server takes at least. The times are in order.
-fn most_at_once(times: &[Instant]) -> u64 {
-    let mut oldest = 0;
-    let mut most = 0;
-    for (newest, at) in times.iter().enumerate() {
-        while *at - times[oldest] >= ANSWER {
-            oldest += 1;
-        }
-        most = most.max(newest - oldest + 1);
-    }
-    most as u64
-}
-
 fn fresh_id(number: u32) -> String {
     format!("fresh-{number}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_what_overlaps() {
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        assert_eq!(most_at_once(&[]), 0);
-        assert_eq!(most_at_once(&[at(0), at(5), at(10)]), 1);
-        assert_eq!(most_at_once(&[at(0), at(4), at(5), at(8), at(20)]), 3);
-    }
 }

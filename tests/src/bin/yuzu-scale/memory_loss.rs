@@ -1,0 +1,208 @@
+//! A server that comes back without the sessions of 5,000 agents.
+
+use crate::bed::{self, Bed, Binaries};
+use crate::report::Report;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use tonic::Code;
+use yuzu_proto::agent::v1::CommandRequest;
+use yuzu_server_stub::{Action, Fault, Restart, RouteState, Rpc, State, StubConfig};
+use yuzu_tests::broadcast::{Round, broadcast};
+use yuzu_tests::cli::check_descriptors;
+use yuzu_tests::fleet::{self, Fleet, Options, Outcome};
+use yuzu_tests::operator::Operator;
+
+pub(crate) const ABOUT: &str = "the server forgets 5,000 sessions, 24 replays, server 50 ms";
+pub(crate) const ABOUT_20_MS: &str = "the same, server 20 ms";
+pub(crate) const ABOUT_REFUSING: &str = "the same, server 50 ms and refuses every other for 5 s";
+
+const AGENTS: u64 = 5_000;
+const AT_ONCE: u64 = 24;
+const CONNECTS_PER_SECOND: f64 = 1_000.0;
+const HEARTBEAT: Duration = Duration::from_secs(30);
+const REFUSED_FOR: Duration = Duration::from_secs(5);
+/// A refused replay is named again by the agent's next heartbeat after the guard window.
+const NAMED_AGAIN: Duration = Duration::from_secs(42);
+const LIMIT: Duration = Duration::from_secs(90);
+const COMMAND_TIMEOUT_SECONDS: i32 = 60;
+const RPC: Rpc = Rpc::ProxyRegister;
+
+/// Who is where: session and stream of each agent.
+type Places = HashMap<String, (String, String)>;
+
+/// `delay_ms`: what the server takes for a replay. `refusing`: every other one for a while.
+pub(crate) async fn run(
+    binaries: &Binaries,
+    delay_ms: u64,
+    refusing: bool,
+) -> Result<Report, String> {
+    check_descriptors(AGENTS as usize)?;
+    let delay = Duration::from_millis(delay_ms);
+    let bed = Bed::start(binaries, StubConfig::default()).await?;
+    let fleet = Fleet::start(Options {
+        connects_per_second: Some(CONNECTS_PER_SECOND),
+        heartbeat: Some(HEARTBEAT),
+        ..bed.fleet("lost-", AGENTS as usize)
+    });
+    let all = fleet.all_subscribed(LIMIT).await;
+    all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
+    notices(&bed, AGENTS).await?;
+    let before = bed.server.view(places);
+    let rule = |action| Fault::new(RPC, action).replay(true);
+    let add = |fault: Fault| bed.server.fault(fault).map_err(|e| e.to_string());
+    add(rule(Action::Delay(delay)))?;
+    let refusal = match refusing {
+        true => {
+            let down = Action::Status(Code::Unavailable, "store down".into());
+            Some(add(rule(down).every(2))?)
+        }
+        false => None,
+    };
+    bed.server.clear_records();
+    let forgot = Instant::now();
+    bed.server.simulate_restart(Restart::default());
+
+    let first = |state: &State| state.received(RPC).next().map(|first| first.at);
+    let first = bed.server_has("the first replay", LIMIT, first).await?;
+    let relented = async {
+        if let Some(refusal) = refusal {
+            sleep_until(first + REFUSED_FOR).await;
+            bed.server.remove_fault(refusal);
+        }
+    };
+    let (round, replayed, ()) = tokio::join!(meanwhile(&bed), replayed(&bed), relented);
+    let (round, replayed) = (round?, replayed? - first);
+    notices(&bed, 2 * AGENTS).await?;
+    let told = first.elapsed();
+
+    let mut report = Report::default();
+    let ideal = delay * u32::try_from(AGENTS.div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
+    let bound = match refusing {
+        true => REFUSED_FOR + NAMED_AGAIN,
+        false => ideal.mul_f64(1.05),
+    };
+    report.time("loss to the first replay", first - forgot);
+    report.within("first replay to the last answer", replayed, bound);
+    report.time("first replay to the last CONNECTED recorded", told);
+    judge_server(&mut report, &bed, &before, delay);
+    judge_agents(&mut report, &fleet.snapshot(), &round);
+    judge_gateway(&mut report, &bed, refusing).await?;
+    fleet.stop().await;
+    Ok(report)
+}
+
+/// Waits until so many notices were recorded since the start.
+async fn notices(bed: &Bed, count: u64) -> Result<(), String> {
+    let recorded = |state: &State| {
+        let counts = state.counts(Rpc::NotifyStreamStatus);
+        (counts.ok >= count && counts.in_flight == 0).then_some(())
+    };
+    bed.server_has("every CONNECTED", LIMIT, recorded).await
+}
+
+/// When the last agent had been taken in again.
+async fn replayed(bed: &Bed) -> Result<Instant, String> {
+    // Each agent's own registration was answered before.
+    let all = |state: &State| (state.counts(RPC).ok >= 2 * AGENTS).then(Instant::now);
+    bed.server_has("every replay", LIMIT, all).await
+}
+
+async fn meanwhile(bed: &Bed) -> Result<Round, String> {
+    let operator = Operator::connect(bed.gateway.management).await;
+    let operator = operator.map_err(|e| e.to_string())?;
+    let command = CommandRequest {
+        command_id: "meanwhile".into(),
+        plugin: "scale".into(),
+        ..Default::default()
+    };
+    broadcast(&operator, command, COMMAND_TIMEOUT_SECONDS).await
+}
+
+fn places(state: &State) -> Places {
+    state
+        .routes()
+        .filter(|r| r.state == RouteState::Connected && state.knows_session(&r.session_id))
+        .map(|r| {
+            let place = (r.session_id.to_string(), r.stream_home_id.clone());
+            (r.agent_id.to_string(), place)
+        })
+        .collect()
+}
+
+/// Each replay lasts `least` at least.
+fn judge_server(report: &mut Report, bed: &Bed, before: &Places, least: Duration) {
+    let (counts, places, repeated, times) = bed.server.view(|state| {
+        let mut seen: HashMap<&str, u64> = HashMap::new();
+        for received in state.received(RPC) {
+            let session = received.presented_session.as_deref();
+            *seen.entry(session.unwrap_or_default()).or_default() += 1;
+        }
+        let repeated = seen.values().filter(|count| **count > 1).count() as u64;
+        let times: Vec<_> = state.received(RPC).map(|received| received.at).collect();
+        (*state.counts(RPC), places(state), repeated, times)
+    });
+    report.exactly("replays accepted", counts.ok - AGENTS, AGENTS);
+    report.count("replays refused", counts.failed);
+    report.at_most("agents replayed more than once", repeated, counts.failed);
+    let replays = counts.received - AGENTS;
+    report.exactly("replays in all", replays, AGENTS + counts.failed);
+    report.at_most("most at once", bed::most_at_once(&times, least), AT_ONCE);
+    let kept = |(agent, place): &(&String, &(String, String))| before.get(*agent) == Some(*place);
+    let kept = places.iter().filter(kept).count() as u64;
+    report.exactly(
+        "agents with their session and stream as before",
+        kept,
+        AGENTS,
+    );
+}
+
+fn judge_agents(report: &mut Report, seen: &fleet::Snapshot, round: &Round) {
+    let bad = seen
+        .ends
+        .iter()
+        .filter(|((_, end), _)| *end != Outcome::Status(0));
+    report.exactly("calls of agents that failed", bad.map(|(_, n)| n).sum(), 0);
+    let subscribes = |((rpc, _), _): &(&(fleet::Rpc, Outcome), &u64)| *rpc == fleet::Rpc::Subscribe;
+    let ended = seen.ends.iter().filter(subscribes).map(|(_, n)| n).sum();
+    report.exactly("streams that ended", ended, 0);
+    report.exactly(
+        "agents that registered again",
+        seen.registrations - AGENTS,
+        0,
+    );
+    let answered = round.tally.answered() as u64;
+    report.exactly("answers to a broadcast meanwhile", answered, AGENTS);
+    report.time("the broadcast took", round.elapsed);
+}
+
+/// A server that refuses may open the breaker, whatever is named is dropped then.
+async fn judge_gateway(report: &mut Report, bed: &Bed, refusing: bool) -> Result<(), String> {
+    let metrics = bed::scrape(&bed.gateway).await?;
+    let of = |name, labels: &[_]| bed::value(&metrics, name, labels);
+    let attempts = of("registration_replay_total", &[])?;
+    let received = bed.server.view(|state| state.counts(RPC).received);
+    report.exactly("replays counted", attempts, received - AGENTS);
+    let triggered = |trigger| {
+        let labels = [("trigger", trigger)];
+        of("registration_replay_triggered_total", &labels)
+    };
+    report.exactly("full replays", triggered("server_lost_state")?, 1);
+    report.count("verdicts that queued somebody", triggered("heartbeat")?);
+    let dropped = of("heartbeat_verdict_dropped_total", &[])?;
+    let open = [("reason", "circuit_open")];
+    let at_open = of("heartbeat_verdict_dropped_total", &open)?;
+    report.exactly("named and not queued otherwise", dropped - at_open, 0);
+    let depth = of("registration_replay_queue_depth", &[])?;
+    report.exactly("left in the queue", depth, 0);
+    let opened = [("state", "open")];
+    let opened = of("upstream_circuit_transitions_total", &opened)?;
+    if refusing {
+        report.count("times the breaker opened", opened);
+        report.count("named while it was open", at_open);
+    } else {
+        report.exactly("times the breaker opened", opened, 0);
+        report.exactly("named while it was open", at_open, 0);
+    }
+    Ok(())
+}
