@@ -136,6 +136,9 @@ impl Survey {
 
     /// The message without snapshots, and where the last one stood.
     fn rest(&self, message: &[u8], tags: Tags) -> (Vec<u8>, usize) {
+        if self.snapshot_bytes == 0 && tags == Tags::Keep {
+            return (message.to_vec(), 0);
+        }
         let mut rest = Vec::with_capacity(message.len() - self.snapshot_bytes);
         let (mut at, mut kept_from) = (0, 0);
         for field in fields(message).map_while(Result::ok) {
