@@ -9,6 +9,7 @@ mod bed;
 mod cancelled_register;
 mod cold_wave;
 mod frozen_server;
+mod heartbeat_cost;
 mod refused_notices;
 mod register_storm;
 mod report;
@@ -61,6 +62,7 @@ enum Scenario {
     RefusedNotices,
     StreamLimit,
     CancelledRegister,
+    HeartbeatCost,
     UnreadAnswers,
 }
 
@@ -78,6 +80,7 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::ABOUT,
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
+            Self::HeartbeatCost => heartbeat_cost::ABOUT,
             Self::UnreadAnswers => unread_answers::ABOUT,
         }
     }
@@ -90,6 +93,7 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
+            Self::HeartbeatCost => heartbeat_cost::run(binaries).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
         }
     }
