@@ -8,11 +8,14 @@ use crate::heartbeat::chunk::Tail;
 const LIMITS: Limits = Limits {
     sessions: 6,
     bytes: 4 * (OVERHEAD + 1) + 100,
-    heartbeat: ROOM - 2,
+    heartbeat: LARGEST,
 };
 
+/// Bytes of a heartbeat.
+const LARGEST: usize = 60;
+
 /// Bytes in a batch; a heartbeat takes two more than its own.
-const ROOM: usize = 60;
+const ROOM: usize = 2 * LARGEST;
 
 const STEP: Step = Step {
     entries: 2,
@@ -35,15 +38,19 @@ enum Move {
 }
 
 fn a_move() -> impl Strategy<Value = Move> {
+    let sizes = prop_oneof![
+        3 => (0..LARGEST).prop_map(|rest| (rest, 0)),
+        3 => (0..LARGEST).prop_flat_map(|rest| (Just(rest), 1..=LARGEST - rest)),
+        // Larger than the buffer, without its snapshot or with it.
+        1 => prop_oneof![Just((LIMITS.bytes, 0)), Just((0, LIMITS.bytes))],
+    ];
+    let from = prop_oneof![3 => Just(0), 1 => 0_usize..4];
     prop_oneof![
-        6 => (0_u8..9, 0_usize..60, prop_oneof![2 => Just(0), 3 => 1_usize..60])
-            .prop_map(|(session, rest, snapshot)| Move::Offer { session, rest, snapshot }),
-        // Larger than the buffer.
-        1 => (0_u8..9, 0_usize..2, Just(4 * OVERHEAD))
-            .prop_map(|(session, rest, snapshot)| Move::Offer { session, rest: rest * 2_000, snapshot }),
+        6 => (0_u8..9, sizes)
+            .prop_map(|(session, (rest, snapshot))| Move::Offer { session, rest, snapshot }),
         1 => Just(Move::Begin),
         3 => Just(Move::Pack),
-        1 => (0_usize..4, 0_usize..4).prop_map(|(from, to)| Move::Settle { from, to }),
+        2 => (from, 1_usize..5).prop_map(|(from, to)| Move::Settle { from, to }),
     ]
 }
 

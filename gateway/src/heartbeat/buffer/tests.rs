@@ -157,17 +157,21 @@ fn hb_10_without_a_snapshot_left_the_oldest_sessions_go() {
 
 #[test]
 fn hb_10_what_is_over_the_cap_alone_takes_nobody_elses_place() {
-    let mut buffer = Buffer::new(cap(1, 20));
+    let mut buffer = Buffer::new(cap(2, 20));
+    let over = "S".repeat(OVERHEAD + 30);
     offer(&mut buffer, "1", "a", "S");
-    let offered = offer(&mut buffer, "1", "b", "SSSSSSSSSSSSSSSSSSSSS");
-    assert_eq!(evicted(&offered), (1, 0));
-    assert_eq!(held(&buffer), ["b"]);
-    let offered = offer(&mut buffer, "2", "ccccccccccccccccccccc", "");
+    let offered = offer(&mut buffer, "2", "b", &over);
+    assert_eq!(
+        (offered.outcome, evicted(&offered)),
+        (Outcome::Held, (1, 0))
+    );
+    assert_eq!(held(&buffer), ["aS", "b"]);
+    let offered = offer(&mut buffer, "2", &over, "");
     assert_eq!(
         (offered.outcome, evicted(&offered)),
         (Outcome::Refused, (0, 0))
     );
-    assert_eq!(held(&buffer), ["b"]);
+    assert_eq!(held(&buffer), ["aS", "b"]);
 }
 
 #[test]
