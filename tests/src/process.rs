@@ -122,6 +122,24 @@ impl GatewayProcess {
         rss_anon(&status).ok_or_else(|| "the system tells no RssAnon".into())
     }
 
+    /// Processor time so far, of all threads that live.
+    ///
+    /// # Errors
+    /// When the process is gone or the system does not tell.
+    pub fn processor_time(&self) -> Result<Duration, String> {
+        let pid = self.child.id().ok_or("the gateway has ended")?;
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| e.to_string())?;
+        let mut nanoseconds = 0;
+        for thread in threads {
+            let path = thread.map_err(|e| e.to_string())?.path().join("schedstat");
+            let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
+            let ran = text.split_whitespace().next();
+            let ran: Option<u64> = ran.and_then(|n| n.parse().ok());
+            nanoseconds += ran.ok_or_else(|| format!("no time in {text:?}"))?;
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
     /// Sends SIGTERM and waits for the end.
     ///
     /// # Errors

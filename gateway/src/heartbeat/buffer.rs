@@ -1,269 +1,323 @@
 //! The heartbeats that wait for the next flush: one entry per session, oldest first.
 //!
-//! Responsible for the caps on sessions and bytes and for what gives way at them. An entry is a
-//! copy of the agent's own bytes: a slice would pin its whole receive buffer. Must never send or
-//! count.
+//! Responsible for the caps on sessions and bytes and for what gives way at them, each step at a
+//! price that does not depend on how many sessions are held. What leaves the buffer is handed out,
+//! to be freed without its lock. Must never send or count.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::mem::replace;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use yuzu_proto::wire::bytes_field_len;
+use slab::Slab;
 
-/// Field of `BatchHeartbeatRequest` that holds one heartbeat.
-pub(super) const HEARTBEATS: u32 = 1;
+use super::chunk::{Chunk, Ticket};
+use super::list::List;
+use super::message::{Heartbeat, Snapshot};
 
-/// What became of a pushed heartbeat.
+/// What an entry costs beside its session id and its heartbeat, at most: its slot, its links, its
+/// place in the map, and what allocators round up.
+pub(super) const OVERHEAD: usize = 256;
+
+/// Slots that an empty buffer may keep.
+const SLOTS_KEPT: usize = 1_024;
+
+/// The caps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Sessions held (HB-9).
+    pub(super) sessions: usize,
+    /// Bytes held, [`OVERHEAD`] included (HB-10).
+    pub(super) bytes: usize,
+    /// Largest encoded heartbeat.
+    pub(super) heartbeat: usize,
+}
+
+/// How much [`Buffer::pack`] copies at most: it ends behind the entry that passes either.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    pub(super) entries: usize,
+    pub(super) bytes: usize,
+}
+
+/// What became of an offered heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pushed {
+pub(super) enum Outcome {
     /// Held.
     Held,
     /// Held in place of an older one of its session, at the end of the order (HB-2).
     Coalesced,
-    /// Not held: the cap on sessions is reached (HB-9).
+    /// Not held: the cap on sessions is reached (HB-9), or it is larger than the buffer.
     Refused,
 }
 
-/// A heartbeat of the buffer, by its place in the order.
-#[derive(Clone)]
-pub(crate) struct Entry {
-    pub(crate) place: u64,
-    pub(crate) heartbeat: Bytes,
+/// What happened when a heartbeat was offered.
+pub(super) struct Offered {
+    pub(super) outcome: Outcome,
+    /// The snapshot of the older heartbeat, which does not fit the newer one (HB-6).
+    pub(super) oversize: Option<Snapshot>,
+    /// What gave way at the cap on bytes.
+    pub(super) evicted: Freed,
+    /// The older heartbeat, or the refused one.
+    _displaced: Option<Heartbeat>,
+}
+
+/// What left the buffer.
+#[derive(Default)]
+pub(super) struct Freed {
+    /// Whole entries.
+    pub(super) heartbeats: Vec<Heartbeat>,
+    /// Of entries that stay.
+    pub(super) snapshots: Vec<Snapshot>,
+}
+
+struct Entry {
+    session: Arc<str>,
+    heartbeat: Heartbeat,
+    /// When the heartbeat came. No two are the same in the life of the buffer.
+    version: u64,
+    /// When the snapshot came; an older heartbeat may have brought it.
+    snapshot_version: u64,
 }
 
 impl Entry {
-    /// Its share of an encoded batch.
-    pub(crate) fn encoded_len(&self) -> usize {
-        bytes_field_len(HEARTBEATS, self.heartbeat.len())
+    fn cost(&self) -> usize {
+        OVERHEAD + self.session.len() + self.heartbeat.len()
     }
 }
 
 /// The pure core.
-pub(crate) struct Buffer {
-    max_sessions: usize,
-    max_bytes: usize,
+pub(super) struct Buffer {
+    limits: Limits,
     bytes: usize,
-    next: u64,
-    order: BTreeMap<u64, (Arc<str>, Bytes)>,
-    places: HashMap<Arc<str>, u64>,
+    next_version: u64,
+    entries: Slab<Entry>,
+    slots: HashMap<Arc<str>, u32>,
+    /// Of entries, by version.
+    order: List,
+    /// Of entries with a snapshot, by its version.
+    snapshots: List,
+    /// The next entry to be packed.
+    cursor: Option<u32>,
+    /// Most sessions since it was empty.
+    most: usize,
 }
 
 impl Buffer {
-    pub(crate) fn new(max_sessions: usize, max_bytes: usize) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         Self {
-            max_sessions,
-            max_bytes,
+            limits,
             bytes: 0,
-            next: 0,
-            order: BTreeMap::new(),
-            places: HashMap::new(),
+            next_version: 0,
+            entries: Slab::new(),
+            slots: HashMap::new(),
+            order: List::new(),
+            snapshots: List::new(),
+            cursor: None,
+            most: 0,
         }
     }
 
     /// Sessions held.
-    pub(crate) fn len(&self) -> usize {
-        self.order.len()
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 
-    /// The place behind everything held now.
-    pub(crate) fn end(&self) -> u64 {
-        self.next
+    /// Bytes held, by the account of [`Limits::bytes`].
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
-    /// Takes a heartbeat in, then drops the oldest while the cap on bytes is passed (HB-10); how
-    /// many were dropped.
-    pub(crate) fn push(&mut self, session_id: &str, heartbeat: Bytes) -> (Pushed, usize) {
-        let pushed = match self.places.get(session_id) {
-            Some(place) => {
-                self.remove(*place);
-                Pushed::Coalesced
-            }
-            None if self.len() >= self.max_sessions => return (Pushed::Refused, 0),
-            None => Pushed::Held,
+    /// Takes a heartbeat in. Over the cap on bytes the oldest snapshots give way, then the oldest
+    /// entries (HB-10); what is over it alone gives way itself, whoever is older.
+    pub(super) fn offer(&mut self, session_id: &str, heartbeat: Heartbeat) -> Offered {
+        let mut offered = Offered {
+            outcome: Outcome::Held,
+            oversize: None,
+            evicted: Freed::default(),
+            _displaced: None,
         };
+        let slot = self.slots.get(session_id).copied();
+        let least = OVERHEAD + session_id.len() + heartbeat.rest_len();
+        let full = slot.is_none() && self.len() >= self.limits.sessions;
+        if full || least > self.limits.bytes {
+            offered.outcome = Outcome::Refused;
+            offered._displaced = Some(heartbeat);
+            return offered;
+        }
+        let version = self.next_version;
+        self.next_version += 1;
+        let slot = match slot {
+            Some(slot) => {
+                let older = self.replace(slot, heartbeat, version, &mut offered.oversize);
+                offered.outcome = Outcome::Coalesced;
+                offered._displaced = Some(older);
+                slot
+            }
+            None => self.insert(session_id, heartbeat, version),
+        };
+        if self.entries[slot as usize].cost() > self.limits.bytes {
+            self.drop_snapshot(slot, &mut offered.evicted);
+        }
+        self.make_room(&mut offered.evicted);
+        offered
+    }
+
+    fn insert(&mut self, session_id: &str, heartbeat: Heartbeat, version: u64) -> u32 {
         let session: Arc<str> = session_id.into();
-        self.bytes += heartbeat.len();
-        self.places.insert(Arc::clone(&session), self.next);
-        self.order.insert(self.next, (session, heartbeat));
-        self.next += 1;
-        let mut dropped = 0;
-        while self.bytes > self.max_bytes {
-            let Some((&oldest, _)) = self.order.first_key_value() else {
-                break;
+        let entry = Entry {
+            session: Arc::clone(&session),
+            heartbeat,
+            version,
+            snapshot_version: version,
+        };
+        let has_snapshot = entry.heartbeat.has_snapshot();
+        self.bytes += entry.cost();
+        let slot = self.entries.insert(entry) as u32;
+        self.slots.insert(session, slot);
+        self.order.push_back(slot);
+        if has_snapshot {
+            self.snapshots.push_back(slot);
+        }
+        self.most = self.most.max(self.entries.len());
+        slot
+    }
+
+    /// Puts a newer heartbeat in the place of the older one, which is handed out. A snapshot that
+    /// the newer one lacks stays, at its place among the snapshots (HB-2).
+    fn replace(
+        &mut self,
+        slot: u32,
+        heartbeat: Heartbeat,
+        version: u64,
+        oversize: &mut Option<Snapshot>,
+    ) -> Heartbeat {
+        let entry = &mut self.entries[slot as usize];
+        self.bytes -= entry.cost();
+        let mut older = replace(&mut entry.heartbeat, heartbeat);
+        entry.version = version;
+        if entry.heartbeat.has_snapshot() {
+            entry.snapshot_version = version;
+            if older.has_snapshot() {
+                self.snapshots.remove(slot);
+            }
+            self.snapshots.push_back(slot);
+        } else if let Some(snapshot) = older.take_snapshot() {
+            if entry.heartbeat.len() + snapshot.len() <= self.limits.heartbeat {
+                entry.heartbeat.carry(snapshot);
+            } else {
+                *oversize = Some(snapshot);
+                self.snapshots.remove(slot);
+            }
+        }
+        self.bytes += entry.cost();
+        self.leave_order(slot);
+        self.order.push_back(slot);
+        older
+    }
+
+    fn make_room(&mut self, evicted: &mut Freed) {
+        while self.bytes > self.limits.bytes {
+            if let Some(slot) = self.snapshots.first() {
+                self.drop_snapshot(slot, evicted);
+            } else if let Some(slot) = self.order.first() {
+                evicted.heartbeats.push(self.remove(slot));
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn drop_snapshot(&mut self, slot: u32, freed: &mut Freed) {
+        if let Some(snapshot) = self.entries[slot as usize].heartbeat.take_snapshot() {
+            self.bytes -= snapshot.len();
+            self.snapshots.remove(slot);
+            freed.snapshots.push(snapshot);
+        }
+    }
+
+    fn remove(&mut self, slot: u32) -> Heartbeat {
+        self.leave_order(slot);
+        let entry = self.entries.remove(slot as usize);
+        self.bytes -= entry.cost();
+        self.slots.remove(&entry.session);
+        if entry.heartbeat.has_snapshot() {
+            self.snapshots.remove(slot);
+        }
+        entry.heartbeat
+    }
+
+    fn leave_order(&mut self, slot: u32) {
+        if self.cursor == Some(slot) {
+            self.cursor = self.order.after(slot);
+        }
+        self.order.remove(slot);
+    }
+
+    /// The version of the next heartbeat: what is held now is older.
+    pub(super) fn end(&self) -> u64 {
+        self.next_version
+    }
+
+    /// The next [`Buffer::pack`] begins with the oldest entry.
+    pub(super) fn rewind(&mut self) {
+        self.cursor = self.order.first();
+    }
+
+    /// Copies the next few entries older than `end` into `chunk`, oldest first, as far as they fit
+    /// (HB-3); whether there may be more. They stay held until they are settled.
+    pub(super) fn pack(&mut self, chunk: &mut Chunk<'_>, end: u64, step: Step) -> bool {
+        let enough = chunk.len() + step.bytes;
+        for _ in 0..step.entries {
+            let Some(slot) = self.cursor else {
+                return false;
             };
-            self.remove(oldest);
-            dropped += 1;
+            let entry = &self.entries[slot as usize];
+            if entry.version >= end || !chunk.add(slot, entry.version, &entry.heartbeat) {
+                return false;
+            }
+            self.cursor = self.order.after(slot);
+            if chunk.len() >= enough {
+                break;
+            }
         }
-        (pushed, dropped)
+        true
     }
 
-    /// The oldest entries placed before `end`, as many as fit `max` bytes encoded, at least one
-    /// if there is any (HB-3). They stay held until [`Buffer::remove`].
-    pub(crate) fn chunk(&self, end: u64, max: usize) -> Vec<Entry> {
-        let mut size = 0;
-        self.order
-            .range(..end)
-            .map(|(place, (_, heartbeat))| Entry {
-                place: *place,
-                heartbeat: heartbeat.clone(),
-            })
-            .take_while(|entry| {
-                let first = size == 0;
-                size += entry.encoded_len();
-                first || size <= max
-            })
-            .collect()
+    /// Forgets what was sent, or given up. An entry that a newer heartbeat took over meanwhile
+    /// stays, without the snapshot if that was sent with the older one.
+    pub(super) fn settle(&mut self, tickets: &[Ticket]) -> Freed {
+        let mut freed = Freed::default();
+        for ticket in tickets {
+            // The slot may belong to another session by now; that one's versions are higher.
+            let Some(entry) = self.entries.get(ticket.slot as usize) else {
+                continue;
+            };
+            if entry.version == ticket.version {
+                freed.heartbeats.push(self.remove(ticket.slot));
+            } else if entry.snapshot_version <= ticket.version {
+                self.drop_snapshot(ticket.slot, &mut freed);
+            }
+        }
+        if self.entries.is_empty() {
+            self.give_back();
+        }
+        freed
     }
 
-    /// Forgets the entry at `place`; one that was replaced since is somewhere else and stays.
-    pub(crate) fn remove(&mut self, place: u64) {
-        if let Some((session, heartbeat)) = self.order.remove(&place) {
-            self.bytes -= heartbeat.len();
-            self.places.remove(&session);
+    /// After a storm an empty buffer does not keep the slots of it.
+    fn give_back(&mut self) {
+        let slots = self.entries.capacity();
+        if slots > SLOTS_KEPT && slots > 4 * self.most {
+            *self = Self {
+                next_version: self.next_version,
+                ..Self::new(self.limits)
+            };
         }
+        self.most = 0;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn held(buffer: &Buffer) -> Vec<Bytes> {
-        buffer
-            .chunk(u64::MAX, usize::MAX)
-            .into_iter()
-            .map(|entry| entry.heartbeat)
-            .collect()
-    }
-
-    fn push(buffer: &mut Buffer, session: &str, heartbeat: &'static str) -> (Pushed, usize) {
-        buffer.push(session, Bytes::from_static(heartbeat.as_bytes()))
-    }
-
-    #[test]
-    fn hb_2_the_newest_of_a_session_is_held_at_the_end_of_the_order() {
-        let mut buffer = Buffer::new(10, 1_000);
-        assert_eq!(push(&mut buffer, "s1", "a"), (Pushed::Held, 0));
-        assert_eq!(push(&mut buffer, "s2", "b"), (Pushed::Held, 0));
-        assert_eq!(push(&mut buffer, "s1", "c"), (Pushed::Coalesced, 0));
-        assert_eq!(held(&buffer), ["b", "c"]);
-    }
-
-    #[test]
-    fn hb_3_chunks_are_greedy_oldest_first_and_hold_at_least_one() {
-        let mut buffer = Buffer::new(10, 1_000);
-        push(&mut buffer, "s1", "12345678");
-        push(&mut buffer, "s2", "12345678");
-        push(&mut buffer, "s3", "1");
-        let places = |max| -> Vec<u64> {
-            buffer
-                .chunk(buffer.end(), max)
-                .iter()
-                .map(|entry| entry.place)
-                .collect()
-        };
-        // Eight bytes and two of tag and length each.
-        assert_eq!(places(20), [0, 1]);
-        assert_eq!(places(19), [0]);
-        assert_eq!(places(23), [0, 1, 2]);
-        assert_eq!(places(1), [0]);
-        assert_eq!(
-            buffer.chunk(1, 1_000).len(),
-            1,
-            "nothing placed at the end or later"
-        );
-    }
-
-    #[test]
-    fn hb_4_what_was_replaced_while_it_was_sent_stays() {
-        let mut buffer = Buffer::new(10, 1_000);
-        push(&mut buffer, "s1", "old");
-        let sent = buffer.chunk(buffer.end(), 1_000);
-        push(&mut buffer, "s1", "new");
-        buffer.remove(sent[0].place);
-        assert_eq!(held(&buffer), ["new"]);
-    }
-
-    #[test]
-    fn hb_9_a_full_buffer_refuses_new_sessions_only() {
-        let mut buffer = Buffer::new(2, 1_000);
-        push(&mut buffer, "s1", "a");
-        push(&mut buffer, "s2", "b");
-        assert_eq!(push(&mut buffer, "s3", "c"), (Pushed::Refused, 0));
-        assert_eq!(push(&mut buffer, "s1", "d"), (Pushed::Coalesced, 0));
-        assert_eq!(held(&buffer), ["b", "d"]);
-    }
-
-    #[test]
-    fn hb_10_over_the_byte_cap_the_oldest_sessions_go() {
-        let mut buffer = Buffer::new(10, 10);
-        push(&mut buffer, "s1", "12345");
-        push(&mut buffer, "s2", "1234");
-        assert_eq!(push(&mut buffer, "s3", "123456"), (Pushed::Held, 1));
-        assert_eq!(held(&buffer), ["1234", "123456"]);
-        assert_eq!(push(&mut buffer, "s4", "12345678901"), (Pushed::Held, 3));
-        assert_eq!(buffer.len(), 0);
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Push(u8, usize),
-        Flush(usize, bool),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            3 => (0u8..12, 0usize..40).prop_map(|(s, len)| Step::Push(s, len)),
-            1 => (1usize..80, any::<bool>()).prop_map(|(max, ok)| Step::Flush(max, ok)),
-        ]
-    }
-
-    proptest! {
-        /// Against a plain list of (session, heartbeat), oldest first.
-        #[test]
-        fn agrees_with_a_list(steps in prop::collection::vec(step(), 1..150)) {
-            let mut buffer = Buffer::new(6, 100);
-            let mut model: Vec<(u8, Vec<u8>)> = Vec::new();
-            for (round, step) in steps.into_iter().enumerate() {
-                match step {
-                    Step::Push(session, len) => {
-                        let heartbeat = vec![round as u8; len];
-                        buffer.push(&session.to_string(), heartbeat.clone().into());
-                        let known = model.iter().any(|(s, _)| *s == session);
-                        if known || model.len() < 6 {
-                            model.retain(|(s, _)| *s != session);
-                            model.push((session, heartbeat));
-                        }
-                        while model.iter().map(|(_, h)| h.len()).sum::<usize>() > 100 {
-                            model.remove(0);
-                        }
-                    }
-                    Step::Flush(max, ok) => {
-                        let chunk = buffer.chunk(buffer.end(), max);
-                        let mut expected = 0;
-                        let mut size = 0;
-                        for (_, heartbeat) in &model {
-                            size += heartbeat.len() + 2;
-                            if expected > 0 && size > max {
-                                break;
-                            }
-                            expected += 1;
-                        }
-                        prop_assert_eq!(chunk.len(), expected);
-                        if ok {
-                            chunk.iter().for_each(|entry| buffer.remove(entry.place));
-                            model.drain(..expected);
-                        }
-                    }
-                }
-                let expected: Vec<_> = model.iter().map(|(_, h)| h.clone()).collect();
-                prop_assert_eq!(held(&buffer), expected);
-                let bytes: usize = model.iter().map(|(_, h)| h.len()).sum();
-                prop_assert_eq!(buffer.bytes, bytes);
-                prop_assert_eq!(buffer.places.len(), model.len());
-            }
-        }
-    }
-}
+mod model;
+#[cfg(test)]
+mod tests;

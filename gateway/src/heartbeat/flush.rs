@@ -8,12 +8,19 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Shared;
-use super::buffer::Entry;
-use super::chunk::{MAX_CHUNK, encode};
+use super::buffer::Step;
+use super::chunk::{Chunk, Part};
+use super::loss::Loss;
 use crate::upstream::CallError;
 
 const CHUNKS_MAX: usize = 8;
 const CALLS_MAX: usize = 64;
+
+/// What is copied or forgotten under one hold of the buffer's lock.
+const STEP: Step = Step {
+    entries: 256,
+    bytes: 256 << 10,
+};
 
 const INVALID_ARGUMENT: u32 = 3;
 const RESOURCE_EXHAUSTED: u32 = 8;
@@ -35,34 +42,33 @@ pub(super) async fn flush(shared: &Shared) {
     let _one_at_a_time = shared.flushing.lock().await;
     let end = shared.lock().buffer.end();
     let (mut sent, mut chunks, mut calls) = (0, 0, 0);
-    while chunks < CHUNKS_MAX {
-        let chunk = shared.lock().buffer.chunk(end, MAX_CHUNK);
-        if chunk.is_empty() {
+    for _ in 0..CHUNKS_MAX {
+        let Some(chunk) = shared.next_chunk(end) else {
             break;
-        }
+        };
+        let before = sent;
         let done = send(shared, chunk, &mut sent, &mut calls).await;
+        chunks += usize::from(sent > before);
         if !done {
             break;
         }
-        chunks += 1;
     }
-    match (sent, chunks) {
-        (0, _) => {}
-        (sent, 0 | 1) => tracing::debug!("Flushed {sent} heartbeats in 1 chunk(s)"),
-        (sent, chunks) => tracing::info!("Flushed {sent} heartbeats in {chunks} chunk(s)"),
+    match chunks {
+        0 => {}
+        1 => tracing::debug!("Flushed {sent} heartbeats in 1 chunk(s)"),
+        _ => tracing::info!("Flushed {sent} heartbeats in {chunks} chunk(s)"),
     }
 }
 
 /// Sends one chunk, in halves where the server refuses it; false when the flush is to stop.
-async fn send(shared: &Shared, chunk: Vec<Entry>, sent: &mut usize, calls: &mut usize) -> bool {
+async fn send(shared: &Shared, chunk: Part, sent: &mut usize, calls: &mut usize) -> bool {
     let mut parts = vec![chunk];
-    while let Some(mut part) = parts.pop() {
+    while let Some(part) = parts.pop() {
         if *calls >= CALLS_MAX {
             return false;
         }
         *calls += 1;
-        let batch = encode(&part, &shared.node);
-        match shared.upstream.batch_heartbeat(batch).await {
+        match shared.upstream.batch_heartbeat(part.message()).await {
             Ok(answer) => {
                 *sent += part.len();
                 shared.accepted(&part);
@@ -71,8 +77,8 @@ async fn send(shared: &Shared, chunk: Vec<Entry>, sent: &mut usize, calls: &mut 
             Err(error) if !refused(&error) => return false,
             Err(error) if part.len() == 1 => shared.rejected(&part, reason(&error)),
             Err(_) => {
-                let second = part.split_off(part.len() / 2);
-                parts.extend([second, part]);
+                let [first, second] = part.halves();
+                parts.extend([second, first]);
             }
         }
     }
@@ -87,27 +93,42 @@ fn refused(error: &CallError) -> bool {
     ) || *error == CallError::Encode
 }
 
-fn reason(error: &CallError) -> &'static str {
+fn reason(error: &CallError) -> Loss {
     match error {
-        CallError::Encode => "heartbeat_invalid",
-        _ => "chunk_rejected",
+        CallError::Encode => Loss::HeartbeatInvalid,
+        _ => Loss::ChunkRejected,
     }
 }
 
 impl Shared {
-    /// Forgets what the server took.
-    fn accepted(&self, part: &[Entry]) {
-        let mut held = self.lock();
-        held.sent += part.len();
-        part.iter()
-            .for_each(|entry| held.buffer.remove(entry.place));
+    /// The oldest entries, as many as one batch can hold (HB-3). Copied in steps, so that no
+    /// heartbeat that comes in waits for all of it.
+    fn next_chunk(&self, end: u64) -> Option<Part> {
+        let held = {
+            let buffer = &mut self.lock().buffer;
+            buffer.rewind();
+            buffer.bytes()
+        };
+        let mut chunk = Chunk::new(&self.tail, held);
+        while self.lock().buffer.pack(&mut chunk, end, STEP) {}
+        chunk.seal()
     }
 
-    fn rejected(&self, part: &[Entry], reason: &str) {
-        let mut held = self.lock();
-        part.iter()
-            .for_each(|entry| held.buffer.remove(entry.place));
-        drop(held);
-        self.dropped(reason, part.len());
+    /// Forgets what the server took.
+    fn accepted(&self, part: &Part) {
+        self.lock().sent += part.len();
+        self.settle(part);
+    }
+
+    fn rejected(&self, part: &Part, loss: Loss) {
+        self.settle(part);
+        self.lost(loss, part.len());
+    }
+
+    fn settle(&self, part: &Part) {
+        for tickets in part.tickets().chunks(STEP.entries) {
+            // Freed without the lock.
+            let _freed = self.lock().buffer.settle(tickets);
+        }
     }
 }

@@ -6,7 +6,11 @@
 
 mod buffer;
 mod chunk;
+mod fit;
 mod flush;
+mod list;
+mod loss;
+mod message;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
-use buffer::{Buffer, Pushed};
+use buffer::{Buffer, Limits, Offered, Outcome};
+use chunk::Tail;
+use loss::Loss;
 
 use crate::config;
 use crate::observe::metrics::Metrics;
@@ -35,8 +41,8 @@ struct Shared {
     /// Held during a flush: the one reserved stream of heartbeats.
     flushing: tokio::sync::Mutex<()>,
     upstream: Upstream,
-    node: String,
     on_answer: Box<OnAnswer>,
+    tail: Tail,
     metrics: Arc<Metrics>,
 }
 
@@ -60,15 +66,21 @@ impl Batcher {
         metrics: Arc<Metrics>,
         on_answer: impl Fn(&Bytes, usize) + Send + Sync + 'static,
     ) -> Batcher {
+        let tail = Tail::new(node_name);
+        let limits = Limits {
+            sessions: config.max_sessions,
+            bytes: config.max_bytes,
+            heartbeat: tail.largest_heartbeat(),
+        };
         let shared = Arc::new(Shared {
             held: Mutex::new(Held {
-                buffer: Buffer::new(config.max_sessions, config.max_bytes),
+                buffer: Buffer::new(limits),
                 sent: 0,
             }),
             flushing: tokio::sync::Mutex::new(()),
             upstream,
-            node: node_name.to_owned(),
             on_answer: Box::new(on_answer),
+            tail,
             metrics,
         });
         let (held, every) = (Arc::clone(&shared), config.batch_interval);
@@ -83,24 +95,16 @@ impl Batcher {
     }
 
     /// Buffers an admitted heartbeat (an encoded `HeartbeatRequest`) of `session_id`, as a copy.
-    /// Never blocks.
+    /// Never waits for a flush.
     pub fn push(&self, session_id: &str, heartbeat: &[u8]) {
         let shared = &self.shared;
-        let fit = chunk::fit(heartbeat);
-        for reason in fit.given_up {
-            shared.dropped(reason, 1);
+        let fit = fit::fit(heartbeat, shared.tail.largest_heartbeat());
+        for loss in fit.lost {
+            shared.lost(loss, 1);
         }
-        let Some(heartbeat) = fit.heartbeat else {
-            return;
-        };
-        let (pushed, evicted) = shared.lock().buffer.push(session_id, heartbeat);
-        match pushed {
-            Pushed::Held => {}
-            Pushed::Coalesced => shared.metrics.heartbeat_coalesced_total.inc(),
-            Pushed::Refused => shared.dropped("buffer_full", 1),
-        }
-        if evicted > 0 {
-            shared.dropped("buffer_full", evicted);
+        if let Some(heartbeat) = fit.heartbeat {
+            let offered = shared.lock().buffer.offer(session_id, heartbeat);
+            shared.count(&offered);
         }
     }
 
@@ -116,9 +120,25 @@ impl Batcher {
 }
 
 impl Shared {
-    fn dropped(&self, reason: &str, count: usize) {
-        let dropped = &self.metrics.heartbeat_buffer_dropped_total;
-        dropped.with_label_values(&[reason]).inc_by(count as u64);
+    fn count(&self, offered: &Offered) {
+        match offered.outcome {
+            Outcome::Held => {}
+            Outcome::Coalesced => self.metrics.heartbeat_coalesced_total.inc(),
+            Outcome::Refused => self.lost(Loss::BufferFull, 1),
+        }
+        if offered.oversize.is_some() {
+            self.lost(Loss::SnapshotOversize, 1);
+        }
+        self.lost(Loss::SnapshotEvicted, offered.evicted.snapshots.len());
+        self.lost(Loss::BufferFull, offered.evicted.heartbeats.len());
+    }
+
+    fn lost(&self, loss: Loss, count: usize) {
+        if count > 0 {
+            let dropped = &self.metrics.heartbeat_buffer_dropped_total;
+            let dropped = dropped.with_label_values(&[loss.label()]);
+            dropped.inc_by(count as u64);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {

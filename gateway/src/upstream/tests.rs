@@ -10,7 +10,7 @@ mod permits;
 pub(crate) mod server;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -101,8 +101,16 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
         .unwrap_or_else(|_| panic!("never came: {what}"));
 }
 
+/// While there is one subscriber only, tracing asks the thread that first meets a line whether
+/// anybody wants it, and a test without a log would answer for all. So there are two.
+static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
+    let everything = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
+    tracing::Dispatch::new(everything.with_writer(std::io::sink).finish())
+});
+
 /// The lines that `work` writes, without times.
 pub(crate) fn logged(work: impl FnOnce()) -> String {
+    LazyLock::force(&SECOND);
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

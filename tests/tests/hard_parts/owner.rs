@@ -1,8 +1,11 @@
 //! An owner that panics leaves its Subscribe stream open.
 
+use prost::Message;
+use yuzu_proto::agent::v1::HeartbeatRequest;
 use yuzu_proto::gateway::v1::StreamStatusNotification;
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
 use yuzu_tests::agent::{Agent, PATIENCE};
+use yuzu_tests::raw::code;
 use yuzu_tests::testbed::TestBed;
 
 use super::{command, serves};
@@ -110,6 +113,30 @@ async fn owner_6_heartbeats_stay_admitted_from_the_death_on() {
         }
         notices(&bed, &agent, 1 + 2 * panics).await;
     }
+    bed.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admit_7_a_session_being_recovered_stays_admitted_on_its_connection() {
+    let bed = TestBed::start().await;
+    let agent = bed.agent("victim").await;
+    let stranger = bed.bare_agent("other").await;
+    let beat = HeartbeatRequest {
+        session_id: agent.session_id.clone(),
+        ..HeartbeatRequest::default()
+    };
+    let beat = beat.encode_to_vec();
+    assert!(bed.gateway.inject_owner_panic("victim"));
+    // These race the recovery.
+    for _ in 0..20 {
+        let own = agent.heartbeat_raw(&beat).await.unwrap();
+        assert!(own.status.is_ok(), "{}", own.status);
+        let other = stranger.heartbeat_raw(&beat).await.unwrap();
+        assert_eq!(other.status.code, code::NOT_FOUND);
+    }
+    notices(&bed, &agent, 3).await;
+    assert!(agent.heartbeat().await.unwrap().status.is_ok());
+    assert!(agent.inventory().await.unwrap().status.is_ok());
     bed.stop().await;
 }
 

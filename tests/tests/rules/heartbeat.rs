@@ -1,10 +1,12 @@
 //! ADMIT and HB: heartbeats.
 
-use crate::support::soon;
+use crate::support::{soon, with_unknown_fields};
+use bytes::Bytes;
 use prost::Message;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use yuzu_proto::agent::v1::{HeartbeatRequest, HeartbeatResponse};
 use yuzu_proto::gateway::v1::BatchHeartbeatRequest;
+use yuzu_proto::wire::put_bytes_field;
 use yuzu_server_stub::{Action, Fault, Rpc, State};
 use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::fleet::{Fleet, Options};
@@ -120,6 +122,22 @@ async fn admit_3_counters_exist_at_0_from_the_start() {
 }
 
 #[tokio::test]
+async fn admit_8_what_the_server_knows_does_not_matter() {
+    let bed = TestBed::start().await;
+    let agent = bed.agent("a").await;
+    assert!(bed.server.forget_session(&agent.session_id));
+    for gone in [false, true] {
+        if gone {
+            bed.server.kill().await;
+        }
+        let known = send(&agent, &beat(&agent.session_id, "x")).await;
+        assert_eq!(known.0, code::OK);
+        let (code, text) = send(&agent, &beat("unknown", "x")).await;
+        assert_eq!((code, text.as_str()), UNKNOWN);
+    }
+}
+
+#[tokio::test]
 async fn hb_1_a_heartbeat_is_acknowledged_at_once_whatever_the_server_does() {
     let bed = TestBed::start().await;
     let agent = bed.agent("a").await;
@@ -155,6 +173,36 @@ async fn hb_2_a_newer_heartbeat_replaces_the_older_one() {
     assert!(coalesced >= 8, "{coalesced} of 10");
     let arrived = beats(&bed, 10 - coalesced).await;
     assert_eq!(arrived.last().unwrap().status_tags["tag"], "9");
+}
+
+#[tokio::test]
+async fn hb_2_a_snapshot_outlives_later_heartbeats_and_unknown_fields_pass() {
+    let setup =
+        Setup::default().gateway(|config| config.heartbeat.batch_interval = Duration::from_secs(1));
+    let bed = setup.start().await;
+    let agent = bed.agent("a").await;
+    let with_snapshot = HeartbeatRequest {
+        fleet_snapshot_json: Bytes::from_static(b"{}"),
+        ..beat(&agent.session_id, "first")
+    };
+    send(&agent, &with_snapshot).await;
+    let last = with_unknown_fields(&beat(&agent.session_id, "last"));
+    agent.heartbeat_raw(&last).await.unwrap();
+    // Which of them is the first to go depends on the flush; the snapshot goes once, at the latest
+    // with the last.
+    let look = |state: &State| {
+        let raw: Vec<_> = state.received(Rpc::BatchHeartbeat).collect();
+        let last = raw.last()?.heartbeats()?.heartbeats.pop()?;
+        (last.status_tags["tag"] == "last").then(|| raw.iter().map(|r| r.raw.clone()).collect())
+    };
+    let waited = bed.server.wait_for("the last", PATIENCE, look).await;
+    let raw: Vec<Bytes> = waited.unwrap();
+    let last_batch = raw.last().unwrap();
+    assert!(last_batch.windows(last.len()).any(|bytes| bytes == last));
+    let snapshots = bed.server.view(batches);
+    let snapshots = snapshots.iter().flat_map(|batch| &batch.heartbeats);
+    let snapshots = snapshots.filter(|beat| beat.fleet_snapshot_json == "{}");
+    assert_eq!(snapshots.count(), 1);
 }
 
 #[tokio::test]
@@ -225,4 +273,66 @@ async fn hb_11_failing_flushes_do_not_open_the_breaker() {
         .unwrap();
     bed.agent("b").await;
     assert_eq!(bed.ready().await.0, 200);
+}
+
+#[tokio::test]
+async fn hb_7_and_hb_8_an_agent_that_sends_the_worst_stays_and_disturbs_nobody() {
+    let bed = TestBed::start().await;
+    let probe = bed.agent("probe").await;
+    let other = bed.agent("other").await;
+    let tagged = |tags: &[(&str, Vec<u8>)]| {
+        let mut message = beat(&probe.session_id, "kept").encode_to_vec();
+        for (key, value) in tags {
+            let mut tag = Vec::new();
+            put_bytes_field(&mut tag, 1, key.as_bytes());
+            put_bytes_field(&mut tag, 2, value);
+            put_bytes_field(&mut message, 3, &tag);
+        }
+        message
+    };
+    let many: Vec<_> = (0..600).map(|n| n.to_string()).collect();
+    let many: Vec<_> = many.iter().map(|key| (key.as_str(), vec![])).collect();
+    let fifty = |key| (key, vec![b'x'; 50 << 10]);
+    // A field that no contract knows: groups in each other, as deep as a message may have them.
+    // In a batch they are one too deep for a server.
+    let mut deep = tagged(&[]);
+    deep.extend([[0x2b; 100], [0x2c; 100]].concat());
+    let oversize = [
+        tagged(&[("k", vec![0xff; 5 << 20])]),
+        tagged(&many),
+        tagged(&["1", "2", "3", "4", "5", "6"].map(fifty)),
+    ];
+    let invalid = [tagged(&[("k", b"\xff".to_vec())]), deep];
+    let fine = [tagged(&[("k", vec![b'x'; 40 << 10])])];
+    for message in oversize.iter().chain(&invalid).chain(&fine) {
+        let answer = probe.heartbeat_raw(message).await.unwrap();
+        assert!(answer.status.is_ok(), "{}", answer.status);
+    }
+    send(&other, &beat(&other.session_id, "other")).await;
+    let look = |state: &State| {
+        let all = batches(state).into_iter().flat_map(|b| b.heartbeats);
+        let newest = |agent: &Agent| {
+            let of = all.clone().filter(|b| b.session_id == agent.session_id);
+            of.last()
+        };
+        newest(&other)?;
+        let probe = newest(&probe)?;
+        probe
+            .status_tags
+            .get("k")
+            .is_some_and(|k| k.len() == 40 << 10)
+            .then_some(probe)
+    };
+    let waited = bed
+        .server
+        .wait_for("the last of both", PATIENCE, look)
+        .await;
+    assert_eq!(waited.unwrap().status_tags["tag"], "kept");
+    for (reason, count) in [("heartbeat_oversize", 3.0), ("heartbeat_invalid", 2.0)] {
+        let labels = [("reason", reason)];
+        let dropped = bed.metric("heartbeat_buffer_dropped_total", &labels).await;
+        assert_eq!(dropped, count, "{reason}");
+    }
+    let failed = [("rpc_name", "batch_heartbeat"), ("code", "exception")];
+    assert_eq!(bed.metric("upstream_rpc_errors_total", &failed).await, 0.0);
 }

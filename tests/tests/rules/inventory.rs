@@ -43,6 +43,48 @@ async fn inv_1_a_report_is_admitted_like_a_heartbeat() {
 }
 
 #[tokio::test]
+async fn inv_1_a_refusal_asks_for_no_permit() {
+    let bed = TestBed::start().await;
+    let agent = bed.agent("a").await;
+    bed.server
+        .fault(Fault::new(Rpc::ProxyInventory, Action::Hang))
+        .unwrap();
+    let calls = futures_util::future::join_all((0..9).map(|_| agent.inventory()));
+    let refusal = async {
+        let class = [("class", "inventory")];
+        bed.metric_becomes("upstream_permits_waiting", &class, 1.0)
+            .await;
+        let message = report("unknown", 10).encode_to_vec();
+        let status = agent.inventory_raw(&message).await.unwrap().status;
+        assert_eq!(status.code, code::NOT_FOUND);
+        assert_eq!(bed.metric("upstream_permits_waiting", &class).await, 1.0);
+        bed.server.clear_faults(None);
+        bed.server.release(None);
+    };
+    tokio::join!(calls, refusal);
+}
+
+#[tokio::test]
+async fn inv_2_refusals_are_counted_by_reason_apart_from_heartbeats() {
+    let bed = TestBed::start().await;
+    let agent = bed.agent("a").await;
+    let stranger = bed.bare_agent("b").await;
+    let mismatch = report(&agent.session_id, 10).encode_to_vec();
+    let unknown = report("unknown", 10).encode_to_vec();
+    for message in [&mismatch, &unknown, &unknown] {
+        let status = stranger.inventory_raw(message).await.unwrap().status;
+        assert_eq!(status.code, code::NOT_FOUND);
+    }
+    for (reason, count) in [("connection_mismatch", 1.0), ("unknown_session", 2.0)] {
+        let labels = [("reason", reason)];
+        assert_eq!(bed.metric("inventory_rejected_total", &labels).await, count);
+    }
+    assert_eq!(bed.metric("heartbeat_rejected_total", &[]).await, 0.0);
+    let mismatches = bed.metric("heartbeat_session_mismatch_total", &[]).await;
+    assert_eq!(mismatches, 0.0);
+}
+
+#[tokio::test]
 async fn inv_4_report_and_answer_pass_unchanged() {
     let bed = TestBed::start().await;
     let agent = bed.agent("a").await;

@@ -158,6 +158,63 @@ async fn log_4_text_of_an_agent_is_cut_and_its_control_characters_are_masked() {
 }
 
 #[tokio::test]
+async fn admit_5_and_admit_6_refusals_are_summed_up_in_one_line() {
+    const RULE: &str = "Heartbeat admission is connection-bound: a heartbeat is admitted only on \
+                        the connection that opened its session";
+    const SUMMARY: &str = "Heartbeat admission rejected heartbeats since the last summary: ";
+    let (log, _guard) = capture();
+    let bed = TestBed::start().await;
+    assert!(log.text().contains(RULE));
+    let agent = bed.agent("a").await;
+    let stranger = bed.bare_agent("b").await;
+    assert!(!log.text().contains(SUMMARY));
+    for session in [secret("session"), agent.session_id.clone()]
+        .iter()
+        .cycle()
+        .take(10)
+    {
+        let beat = HeartbeatRequest {
+            session_id: session.clone(),
+            ..Default::default()
+        };
+        let answer = stranger.heartbeat_raw(&beat.encode_to_vec()).await.unwrap();
+        assert_eq!(answer.status.code, yuzu_tests::raw::code::NOT_FOUND);
+    }
+    let text = log.text();
+    let lines: Vec<_> = text.lines().filter(|l| l.contains(SUMMARY)).collect();
+    // The others wait for the next summary, ten seconds later.
+    assert_eq!(lines.len(), 1, "{text}");
+    assert!(
+        lines[0].contains(" INFO ") && lines[0].ends_with(&format!("{SUMMARY}unknown_session=1"))
+    );
+    assert!(!text.contains(SECRET), "{text}");
+}
+
+#[tokio::test]
+async fn inv_3_a_refused_report_is_told_without_its_session() {
+    let (log, _guard) = capture();
+    let bed = TestBed::start().await;
+    let agent = bed.agent("a").await;
+    let report = InventoryReport {
+        session_id: secret("session"),
+        ..Default::default()
+    };
+    let line = "ReportInventory refused before forwarding: no session held on this connection \
+                (unknown_session)";
+    // Other tests refuse reports too, and there is one line a second for all.
+    let told = async {
+        while !log.text().contains(line) {
+            agent.inventory_raw(&report.encode_to_vec()).await.unwrap();
+        }
+    };
+    soon("the line", told).await;
+    let text = log.text();
+    let line = text.lines().find(|l| l.contains(line)).unwrap();
+    assert!(line.contains(" WARN "), "{line}");
+    assert!(!text.contains(SECRET), "{text}");
+}
+
+#[tokio::test]
 async fn old_fault_16_agents_that_leave_together_write_one_line_each() {
     let (log, _guard) = capture();
     let bed = TestBed::start().await;

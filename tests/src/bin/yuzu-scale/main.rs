@@ -9,6 +9,7 @@ mod bed;
 mod cancelled_register;
 mod cold_wave;
 mod frozen_server;
+mod heartbeat_cost;
 mod memory_loss;
 mod refused_notices;
 mod register_storm;
@@ -63,6 +64,7 @@ enum Scenario {
     RefusedNotices,
     StreamLimit,
     CancelledRegister,
+    HeartbeatCost,
     UnreadAnswers,
     MemoryLoss,
     #[value(name = "memory-loss-20ms")]
@@ -85,6 +87,7 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::ABOUT,
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
+            Self::HeartbeatCost => heartbeat_cost::ABOUT,
             Self::UnreadAnswers => unread_answers::ABOUT,
             Self::MemoryLoss => memory_loss::ABOUT,
             Self::MemoryLoss20Ms => memory_loss::ABOUT_20_MS,
@@ -101,6 +104,7 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
+            Self::HeartbeatCost => heartbeat_cost::run(binaries).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
             Self::MemoryLoss => memory_loss::run(binaries, 50, false).await,
             Self::MemoryLoss20Ms => memory_loss::run(binaries, 20, false).await,
