@@ -35,7 +35,13 @@ fn batcher(sessions: usize) -> Result<Batcher, Box<dyn std::error::Error>> {
     config.heartbeat.max_sessions = sessions;
     let metrics = Arc::new(Metrics::new("gw1")?);
     let upstream = Upstream::start(&config.upstream, Arc::clone(&metrics));
-    Ok(Batcher::start(upstream, "gw1", &config.heartbeat, metrics))
+    Ok(Batcher::start(
+        upstream,
+        "gw1",
+        &config.heartbeat,
+        metrics,
+        |_, _| {},
+    ))
 }
 
 /// A heartbeat of a usual size, whose session is set in place: what agents send is in the cache

@@ -166,11 +166,11 @@ impl Model {
     }
 
     fn settle(&mut self, from: usize, to: usize) {
-        for (session, version) in self.batch[from..to].to_vec() {
+        for (session, version) in &self.batch[from..to] {
             self.held
-                .retain(|h| h.session != session || h.version != version);
-            for held in self.held.iter_mut().filter(|h| h.session == session) {
-                held.snapshot.take_if(|(came, _)| *came <= version);
+                .retain(|h| h.session != *session || h.version != *version);
+            for held in self.held.iter_mut().filter(|h| h.session == *session) {
+                held.snapshot.take_if(|(came, _)| *came <= *version);
             }
         }
     }
