@@ -45,7 +45,7 @@ const LOADS: [Load; 3] = [
         agents: 1_000,
         bytes: 160_000,
         broadcasts: 1,
-        bound: 128,
+        bound: 192,
         given_up: Some(1),
     },
     Load {
