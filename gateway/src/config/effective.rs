@@ -16,7 +16,7 @@ use super::schema::{AGENT_ADDRESS, Config, Listener, MANAGEMENT_ADDRESS, Service
 use super::slot::{Bad, Key, Slot};
 use super::source::Source;
 use super::values::{self, Misfit};
-use super::{environment, later, refusals};
+use super::{environment, files, later, refusals};
 
 /// Where a value in force came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,9 @@ impl fmt::Display for Origin {
 pub struct Loaded {
     /// What is in force.
     pub config: Config,
-    /// To be logged, in the order of the file.
+    /// In the order of the file. Those that [`Effect::SaidAtStart`] are for whoever only looks.
+    ///
+    /// [`Effect::SaidAtStart`]: super::Effect::SaidAtStart
     pub warnings: Vec<Problem>,
     /// By full path; a key that is absent has its default.
     pub origins: BTreeMap<String, Origin>,
@@ -77,6 +79,7 @@ pub fn load(source: &Source) -> Result<Loaded, Refused> {
     environment::judge(&mut loader);
     if !loader.document.broken {
         refusals::judge(&mut loader, &config);
+        files::judge(&mut loader, &config);
     }
 
     let Loader {

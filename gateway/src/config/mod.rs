@@ -9,10 +9,13 @@
 mod document;
 mod effective;
 mod environment;
+mod files;
 mod keys;
 mod later;
 mod memory_limit;
 mod origin;
+mod peer_values;
+mod peers;
 mod print;
 mod problem;
 mod refusals;
@@ -21,10 +24,12 @@ mod shedding;
 mod slot;
 mod source;
 mod values;
+mod words;
 
 pub use effective::{Loaded, Origin, load};
 pub use memory_limit::{LimitOrigin, Machine, MemoryLimit};
 pub use origin::{CallerOrigin, OriginMode, Source as OriginSource};
+pub(crate) use peers::{Guarded, PeerRefusal, ResolvedPeer};
 pub use problem::{Effect, Place, Problem, Refused};
 pub use schema::*;
 pub use shedding::{Fraction, Marks, Plan, Shedding};

@@ -7,11 +7,13 @@
 //! Duration`, `default_timeout_s` is `default_timeout: Duration`. Sizes are bytes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::memory_limit::MemoryLimit;
 use super::origin::CallerOrigin;
 use super::shedding::Shedding;
+pub use crate::pki::{KeyPin, Serial};
 
 const fn ms(value: u64) -> Duration {
     Duration::from_millis(value)
@@ -51,6 +53,8 @@ pub struct Config {
     pub command: Command,
     /// When agents are refused for want of memory.
     pub memory: Memory,
+    /// Who may command.
+    pub management: Management,
     /// The planned stop.
     pub shutdown: Shutdown,
     /// Metrics, health and logs.
@@ -87,12 +91,71 @@ pub struct Listener {
     pub services: Vec<Service>,
     /// Where to listen; port 0 takes any free port.
     pub address: SocketAddr,
+    /// `[listener.tls]`; `None` is plaintext.
+    pub tls: Option<ListenerTls>,
     /// `[listener.origin]`.
     pub origin: CallerOrigin,
     /// `[listener.limits]`.
     pub limits: Limits,
     /// `[listener.http2]`.
     pub http2: Http2,
+}
+
+/// What a listener asks of its peers' certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// None is asked for.
+    None,
+    /// Asked for; a peer without one is served, one with a bad one is not.
+    Request,
+    /// A peer without a good one is not served.
+    Require,
+}
+
+/// Least version of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// 1.2 and 1.3.
+    V1_2,
+    /// 1.3 alone.
+    V1_3,
+}
+
+/// `[listener.tls]`. PEM files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerTls {
+    /// The listener's certificate, with its chain behind it.
+    pub cert_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+    /// The CAs of client certificates.
+    pub ca_file: PathBuf,
+    /// What is asked of clients: nothing of agents, a certificate of whoever manages.
+    pub client_auth: ClientAuth,
+    /// Least version.
+    pub min_version: TlsVersion,
+    /// Revocation lists for client certificates; with any, a certificate whose issuer has no list
+    /// is refused.
+    pub crl_files: Vec<PathBuf>,
+}
+
+impl ListenerTls {
+    /// The defaults, without files, of a listener that serves `services`.
+    pub fn of(services: &[Service]) -> Self {
+        let manages = services.contains(&Service::Management);
+        Self {
+            cert_file: PathBuf::new(),
+            key_file: PathBuf::new(),
+            ca_file: PathBuf::new(),
+            client_auth: if manages {
+                ClientAuth::Require
+            } else {
+                ClientAuth::None
+            },
+            min_version: TlsVersion::V1_2,
+            crl_files: Vec::new(),
+        }
+    }
 }
 
 /// `[listener.limits]`.
@@ -106,6 +169,8 @@ pub struct Limits {
     pub unregistered_timeout: Duration,
     /// A PROXY header must be complete within this time (LSN-3).
     pub proxy_header_timeout: Duration,
+    /// A TLS handshake must be complete within this time (LSN-3).
+    pub handshake_timeout: Duration,
     /// A unary request must be complete within this time (LSN-7).
     pub request_timeout: Duration,
     /// Largest message accepted; over it the call ends with status 8.
@@ -132,12 +197,14 @@ impl Listener {
             name: "agent".into(),
             services: vec![Service::Agent],
             address,
+            tls: None,
             origin: CallerOrigin::default(),
             limits: Limits {
                 max_connections: 60_000,
                 max_connections_per_source: 0,
                 unregistered_timeout: ms(120_000),
                 proxy_header_timeout: ms(1_000),
+                handshake_timeout: ms(10_000),
                 request_timeout: ms(30_000),
                 max_message_bytes: 8 << 20,
                 max_connection_memory_bytes: 32 << 20,
@@ -174,9 +241,43 @@ impl Listener {
     pub fn serves(&self, service: Service) -> bool {
         self.services.contains(&service)
     }
+
+    /// Whether management calls are authorized here: it asks for the certificate to judge by.
+    pub fn guards_management(&self) -> bool {
+        let asks = |tls: &ListenerTls| tls.client_auth != ClientAuth::None;
+        self.serves(Service::Management) && self.tls.as_ref().is_some_and(asks)
+    }
+
+    /// Whether others than this host can reach it.
+    pub fn is_exposed(&self) -> bool {
+        !self.address.ip().to_canonical().is_loopback()
+    }
 }
 
-/// One endpoint of the server, `http://host:port`.
+/// How the server is spoken to, the same way at all of its endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scheme {
+    /// Plaintext.
+    #[default]
+    Http,
+    /// TLS by [`UpstreamTls`].
+    Https,
+}
+
+/// `[upstream.tls]`. PEM files; an empty path is none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct UpstreamTls {
+    /// The CA of the server, and the only one that is trusted.
+    pub ca_file: PathBuf,
+    /// The gateway's client certificate.
+    pub cert_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+    /// The name that the server's certificate must have; empty is the endpoint's host.
+    pub server_name: String,
+}
+
+/// One endpoint of the server, `http://host:port` or `https://host:port`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Host name or bare IP (no brackets).
@@ -201,6 +302,8 @@ pub struct Upstream {
     /// In order of preference; calls go to one at a time, the others stand by. Empty only with
     /// `lab.allow_no_upstream`.
     pub endpoints: Vec<Endpoint>,
+    /// Of all endpoints.
+    pub scheme: Scheme,
     /// How long a standby is used before the endpoints ahead of it are tried again; zero is until
     /// it fails.
     pub failback_after: Duration,
@@ -224,6 +327,8 @@ pub struct Upstream {
     pub inventory_queue: usize,
     /// Replays in flight, at most `register_concurrency`.
     pub replay_concurrency: usize,
+    /// `[upstream.tls]`, for [`Scheme::Https`].
+    pub tls: UpstreamTls,
     /// `[upstream.breaker]`.
     pub breaker: Breaker,
 }
@@ -318,6 +423,43 @@ pub struct Memory {
     pub limit: Option<MemoryLimit>,
 }
 
+/// What admits a management peer (MGMT-AUTH-2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerAuthMode {
+    /// A pinned key.
+    Pin,
+    /// The identity in its certificate, and a pinned key when there are pins.
+    Identity,
+    /// Either.
+    IdentityOrPin,
+}
+
+/// One entry of `management.peer_pins`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerPin {
+    /// The key of the first certificate in this file, followed when the file changes.
+    CertFile(PathBuf),
+    /// This key.
+    Spki(KeyPin),
+    /// An entry that could not be read: it pins nothing and stays counted (MGMT-AUTH-11).
+    Malformed,
+}
+
+/// `[management]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Management {
+    /// What admits a peer.
+    pub peer_auth_mode: PeerAuthMode,
+    /// The server's identity; empty is derived from the listener's CA file (MGMT-AUTH-8).
+    pub peer_identity: String,
+    /// Pinned keys.
+    pub peer_pins: Vec<PeerPin>,
+    /// Serials of certificates that are refused in every mode (MGMT-AUTH-10).
+    pub peer_denied: Vec<Serial>,
+    /// Time between two looks at the certificate files (CERT-1).
+    pub pin_refresh: Duration,
+}
+
 /// `[shutdown]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
@@ -378,6 +520,7 @@ impl Default for Config {
                     host: "127.0.0.1".into(),
                     port: 50055,
                 }],
+                scheme: Scheme::Http,
                 failback_after: ms(0),
                 connect_timeout: ms(5_000),
                 rpc_timeout: ms(5_000),
@@ -389,6 +532,7 @@ impl Default for Config {
                 inventory_concurrency: 8,
                 inventory_queue: 1_000,
                 replay_concurrency: 24,
+                tls: UpstreamTls::default(),
                 breaker: Breaker {
                     failure_threshold: 5,
                     reset_timeout: ms(10_000),
@@ -437,6 +581,13 @@ impl Default for Config {
                     low_bytes: None,
                 },
                 limit: None,
+            },
+            management: Management {
+                peer_auth_mode: PeerAuthMode::Pin,
+                peer_identity: String::new(),
+                peer_pins: Vec::new(),
+                peer_denied: Vec::new(),
+                pin_refresh: ms(5_000),
             },
             shutdown: Shutdown {
                 flush_budget: ms(20_000),

@@ -3,6 +3,7 @@
 //! Responsible for the order in which the rooms come up and go down. Must never know a rule of
 //! the rooms below.
 
+mod certificates;
 mod services;
 mod start;
 mod stop;

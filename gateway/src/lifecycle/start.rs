@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
+use super::certificates::{self, Certificates};
 use super::services::Services;
 use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
@@ -44,6 +45,9 @@ pub enum StartError {
         /// What the system says.
         error: io::Error,
     },
+    /// A listener's certificate files can't be served (BOOT-24).
+    #[error("listener_tls_files: {0}")]
+    Credentials(String),
     /// The metrics could not be registered.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -70,6 +74,7 @@ impl Gateway {
     /// When an address can not be bound; nothing is served then.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new(&config.node.name)?);
+        let certificates = Certificates::load(&config, &metrics).await?;
         let bound = bind_listeners(&config, &metrics)?;
         let health = bind_http("observe.health_address", config.observe.health_address)?;
         let scrape = bind_http("observe.metrics_address", config.observe.metrics_address)?;
@@ -115,7 +120,7 @@ impl Gateway {
             Arc::clone(&metrics),
             config.command.clone(),
         ));
-        let listeners = serve(&config, bound, &owners, &router, &batcher)?;
+        let listeners = serve(&config, bound, &certificates, &owners, &router, &batcher)?;
         let listeners = Arc::new(listeners);
         let tasks = start_tasks(&config, &registry, &listeners, &metrics);
         let readiness = readiness(&config, &upstream, &replayer, &tasks, &listeners);
@@ -194,6 +199,7 @@ fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, 
 fn serve(
     config: &Config,
     bound: Vec<(config::Listener, BoundListener)>,
+    certificates: &Certificates,
     owners: &Arc<OwnerContext>,
     router: &Arc<Router>,
     batcher: &Batcher,
@@ -220,7 +226,8 @@ fn serve(
                     .then(|| Arc::clone(&management)),
                 registry: Arc::clone(&owners.registry),
             };
-            let running = bound.serve(Arc::new(services), Arc::clone(&owners.metrics))?;
+            let tls = certificates.of(&listener.name);
+            let running = bound.serve(Arc::new(services), tls, Arc::clone(&owners.metrics))?;
             Ok((listener, running))
         })
         .collect()
@@ -314,7 +321,7 @@ fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)
             listener = %listener.name,
             address = %running.address(),
             services = %services(listener),
-            transport = "plaintext",
+            transport = certificates::posture(listener),
             "listening"
         );
     }

@@ -248,6 +248,8 @@ families! {
     listener_source_refused_total: IntCounterVec = counters(&["listener"], &[]);
     /// Connections closed because they had no session for too long
     listener_unregistered_closed_total: IntCounter = counter();
+    /// TLS handshakes of peers that failed
+    listener_tls_handshake_failures_total: IntCounterVec = counters(&["listener", "kind"], &[]);
     /// Open connections
     listener_connections: IntGaugeVec = gauges("listener", &[]);
     /// Ceiling on open connections in force

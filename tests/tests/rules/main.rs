@@ -19,5 +19,6 @@ mod shutdown;
 mod slow_peers;
 mod subscribe;
 mod support;
+mod tls;
 mod upstream;
 mod verbatim;
