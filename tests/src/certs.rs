@@ -9,8 +9,13 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData,
     RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A CA.
@@ -240,6 +245,39 @@ fn sha256(bytes: &[u8]) -> String {
         write!(text, "{byte:02X}").expect("a string takes it all");
     }
     text
+}
+
+/// What a server serves TLS with that has this certificate; with `clients`, the PEM text of their
+/// CA, a client needs a certificate of theirs.
+///
+/// # Panics
+/// When the certificates can not be served.
+pub fn server_config(own: &Leaf, clients: Option<&str>) -> Arc<ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let certificates = |pem: &str| -> Vec<CertificateDer<'static>> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+        found.expect("PEM")
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("versions");
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(pem) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(pem) {
+                roots.add(certificate).expect("a CA");
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+            builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+        }
+    };
+    let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("a key");
+    let mut config = builder
+        .with_single_cert(certificates(&own.certificate), key)
+        .expect("a certificate with its key");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
 }
 
 /// A directory of its own, gone with this value.

@@ -195,7 +195,8 @@ impl Loader<'_> {
         self.origins.insert(path, origin);
     }
 
-    /// The place of a key's value, else of the table that should have it, else the file.
+    /// The place of a key's value or of a table, else of the table that should have it, else the
+    /// file.
     pub(super) fn place_of(&self, path: &str) -> Place {
         if let Some(Origin::Variable(name)) = self.origins.get(path) {
             return Place::Variable(name);
@@ -203,12 +204,12 @@ impl Loader<'_> {
         if let Some(node) = self.document.values.get(path) {
             return node.place.clone();
         }
-        let mut table = path;
-        while let Some((parent, _)) = table.rsplit_once('.') {
-            if let Some(place) = self.document.tables.get(parent) {
+        let mut table = Some(path);
+        while let Some(path) = table {
+            if let Some(place) = self.document.tables.get(path) {
                 return place.clone();
             }
-            table = parent;
+            table = path.rsplit_once('.').map(|(parent, _)| parent);
         }
         self.source
             .file

@@ -64,13 +64,22 @@ impl UpstreamTls {
             .filter(|(_, path)| !path.as_os_str().is_empty())
     }
 
-    /// What is wrong with each of them now (UPCH-4). Blocks.
-    pub(crate) fn faults(&self) -> Vec<(UpstreamFile, FileFault)> {
+    /// All of them as they are now. Blocks.
+    pub(crate) fn read(&self) -> Snapshot {
+        Snapshot::read(self.files().map(|(_, path)| path))
+    }
+
+    /// What is wrong with each of them (UPCH-4).
+    pub(crate) fn faults(&self, files: &Snapshot) -> Vec<(UpstreamFile, FileFault)> {
         let fault = |(file, path): (UpstreamFile, &Path)| {
-            let judged = pki::read(path).and_then(|pem| match file {
-                UpstreamFile::Key => pki::private_key(&pem).map(drop),
-                _ => pki::certificates(&pem).map(drop),
-            });
+            let pem = files.bytes(path);
+            let judged = match file {
+                UpstreamFile::Key => pem.and_then(pki::private_key).map(drop),
+                UpstreamFile::Certificate => pem.and_then(pki::certificates).map(drop),
+                UpstreamFile::Authorities => pem
+                    .and_then(pki::certificates)
+                    .and_then(|found| pki::roots(&found).map(drop)),
+            };
             judged.err().map(|fault| (file, fault))
         };
         self.files().filter_map(fault).collect()
@@ -160,7 +169,7 @@ fn identity(loader: &mut Loader<'_>, config: &Config, listeners: &[WithAuthoriti
 }
 
 fn upstream(loader: &mut Loader<'_>, tls: &UpstreamTls) {
-    for (file, fault) in tls.faults() {
+    for (file, fault) in tls.faults(&tls.read()) {
         let key = file.key();
         if fault.is_no_file() {
             let fault = format!("names a file that {fault}");

@@ -27,6 +27,7 @@ mod values;
 mod words;
 
 pub use effective::{Loaded, Origin, load};
+pub(crate) use files::UpstreamFile;
 pub use memory_limit::{LimitOrigin, Machine, MemoryLimit};
 pub use origin::{CallerOrigin, OriginMode, Source as OriginSource};
 pub(crate) use peers::{Guarded, PeerRefusal, ResolvedPeer};

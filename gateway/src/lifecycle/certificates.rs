@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::start::StartError;
-use crate::config::{ClientAuth, Config, Listener, ListenerTls};
+use crate::config::{ClientAuth, Config, Listener, ListenerTls, Scheme, Upstream};
 use crate::edge::tls::ServerTls;
 use crate::observe::metrics::Metrics;
 use crate::pki::{Credentials, Snapshot};
@@ -89,5 +89,17 @@ pub(super) fn posture(listener: &Listener) -> &'static str {
         Some(ClientAuth::None) => "one-way TLS (no client certificate is asked for)",
         Some(ClientAuth::Request) => "TLS, client certificate requested",
         Some(ClientAuth::Require) => "mutual TLS",
+    }
+}
+
+/// How the server is spoken to, for the boot line (BOOT-22).
+pub(super) fn upstream_posture(upstream: &Upstream) -> &'static str {
+    let named = |path: &std::path::Path| !path.as_os_str().is_empty();
+    let tls = &upstream.tls;
+    match upstream.scheme {
+        Scheme::Http => "plaintext",
+        Scheme::Https if !named(&tls.ca_file) => "unverified TLS (lab)",
+        Scheme::Https if named(&tls.cert_file) => "mutual TLS",
+        Scheme::Https => "server-authenticated TLS (no client certificate)",
     }
 }

@@ -273,7 +273,8 @@ fn readiness(
     tasks: &Tasks,
     listeners: &Listeners,
 ) -> Arc<Readiness> {
-    let (running, breaker, replayer) = (upstream.clone(), upstream.clone(), replayer.clone());
+    let (running, breaker, files) = (upstream.clone(), upstream.clone(), upstream.clone());
+    let replayer = replayer.clone();
     let sweeper = tasks.sweeper.abort_handle();
     let served = Arc::clone(listeners);
     let allow_none = config.lab.allow_no_listeners;
@@ -297,8 +298,7 @@ fn readiness(
         .check("agent_sup", || true)
         .check("router", || true)
         .check("sessions_index", || true)
-        // Without TLS upstream there is no file to miss.
-        .check("upstream_tls_files", || true)
+        .check("upstream_tls_files", move || files.tls_files_usable())
         .build();
     Arc::new(readiness)
 }
@@ -337,7 +337,7 @@ fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)
     info!(
         node = %config.node.name,
         upstream,
-        transport = "plaintext",
+        transport = certificates::upstream_posture(&config.upstream),
         "gateway started"
     );
 }

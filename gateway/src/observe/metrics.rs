@@ -144,6 +144,8 @@ families! {
             &["batch_heartbeat", "exception"],
         ]
     );
+    /// Calls that found no connection because TLS to the server failed, by call and alert
+    upstream_tls_handshake_failures_total: IntCounterVec = counters(&["rpc_name", "kind"], &[]);
     /// Transitions of the circuit breaker, by the state entered
     upstream_circuit_transitions_total: IntCounterVec =
         counters(&["state"], &[&["closed"], &["open"], &["half_open"]]);

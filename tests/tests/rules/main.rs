@@ -21,4 +21,5 @@ mod subscribe;
 mod support;
 mod tls;
 mod upstream;
+mod upstream_tls;
 mod verbatim;
