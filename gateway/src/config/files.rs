@@ -9,7 +9,7 @@ use super::document::numbered;
 use super::effective::Loader;
 use super::peers::{Guarded, ResolvedPeer};
 use super::problem::Problem;
-use super::schema::{Config, Listener, ListenerTls, Scheme, UpstreamTls};
+use super::schema::{Config, Listener, ListenerTls, Scheme, Upstream, UpstreamTls};
 use crate::pki::{self, Credentials, FileFault, Paths, Snapshot};
 
 impl ListenerTls {
@@ -83,6 +83,14 @@ impl UpstreamTls {
             judged.err().map(|fault| (file, fault))
         };
         self.files().filter_map(fault).collect()
+    }
+}
+
+impl Upstream {
+    /// The files of `[upstream.tls]` that have an end, where TLS is spoken.
+    pub(crate) fn certificate_files(&self) -> impl Iterator<Item = (UpstreamFile, &Path)> {
+        let files = self.tls.files().filter(|_| self.scheme == Scheme::Https);
+        files.filter(|(file, _)| *file != UpstreamFile::Key)
     }
 }
 

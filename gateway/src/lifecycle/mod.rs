@@ -22,6 +22,7 @@ use crate::replay::Replayer;
 use crate::session::{OwnerContext, Registry};
 use crate::shed::{Listeners, MemoryShedder};
 use crate::upstream::Upstream;
+use crate::upstream::keep::Kept;
 
 pub use start::StartError;
 pub use stop::StopReport;
@@ -47,6 +48,7 @@ pub struct Gateway {
 struct Tasks {
     sweeper: tokio::task::JoinHandle<()>,
     shedder: MemoryShedder,
+    _certificates: Kept,
     _sampler: Sampler,
 }
 

@@ -48,6 +48,10 @@ pub enum StartError {
     /// A listener's certificate files can't be served (BOOT-24).
     #[error("listener_tls_files: {0}")]
     Credentials(String),
+    /// The CA files of the management listeners leave nobody to admit, or too many (MGMT-AUTH-8,
+    /// MGMT-AUTH-9, MGMT-AUTH-13).
+    #[error("{0}")]
+    Peer(String),
     /// The metrics could not be registered.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -122,7 +126,7 @@ impl Gateway {
         ));
         let listeners = serve(&config, bound, &certificates, &owners, &router, &batcher)?;
         let listeners = Arc::new(listeners);
-        let tasks = start_tasks(&config, &registry, &listeners, &metrics);
+        let tasks = start_tasks(&config, &registry, &listeners, &metrics, certificates);
         let readiness = readiness(&config, &upstream, &replayer, &tasks, &listeners);
         let health = HttpServer::start(health, health::routes(&config.node.name, readiness))?;
         let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
@@ -224,6 +228,7 @@ fn serve(
                 management: listener
                     .serves(Service::Management)
                     .then(|| Arc::clone(&management)),
+                gate: certificates.gate(&listener.name),
                 registry: Arc::clone(&owners.registry),
             };
             let tls = certificates.of(&listener.name);
@@ -238,6 +243,7 @@ fn start_tasks(
     registry: &Arc<Registry>,
     listeners: &Listeners,
     metrics: &Arc<Metrics>,
+    certificates: Certificates,
 ) -> Tasks {
     let swept = Arc::clone(registry);
     let sweeper = tokio::spawn(async move {
@@ -261,6 +267,7 @@ fn start_tasks(
     Tasks {
         sweeper,
         shedder,
+        _certificates: certificates.follow(),
         _sampler: sampler,
     }
 }
@@ -321,7 +328,7 @@ fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)
             listener = %listener.name,
             address = %running.address(),
             services = %services(listener),
-            transport = certificates::posture(listener),
+            transport = certificates::transport(listener),
             "listening"
         );
     }
@@ -337,7 +344,7 @@ fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)
     info!(
         node = %config.node.name,
         upstream,
-        transport = certificates::upstream_posture(&config.upstream),
+        transport = certificates::upstream_transport(&config.upstream),
         "gateway started"
     );
 }

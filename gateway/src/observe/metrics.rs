@@ -230,6 +230,34 @@ families! {
         ]
     );
 
+    /// Management calls refused because of their peer
+    mgmt_auth_rejected_total: IntCounterVec = counters(
+        &["reason"],
+        &[
+            &["internal_error"],
+            &["no_pins_configured"],
+            &["no_pins_resolved"],
+            &["pin_mismatch"],
+            &["missing_server_auth_eku"],
+            &["bad_peer_cert"],
+            &["bad_pin_config"],
+            &["no_uri_san"],
+            &["identity_mismatch"],
+            &["identity_unresolved"],
+            &["revoked"],
+        ]
+    );
+    /// Management calls admitted, by what admitted their peer
+    mgmt_auth_admitted_total: IntCounterVec =
+        counters(&["method"], &[&["identity"], &["pin"]]);
+    /// Management calls judged while a configured pin has never had a key
+    mgmt_auth_pin_unresolved_total: IntCounter = counter();
+    /// Unix time at which a pin file last brought another key; 0 means not since the start
+    mgmt_pin_rotated_timestamp_seconds: IntGauge = gauge();
+    /// Unix time at which the first certificate of a file ends
+    cert_expiry_timestamp_seconds: IntGaugeVec = labelled_gauges(&["role", "name"]);
+    /// 1 while a certificate file can be read
+    cert_file_readable: IntGaugeVec = labelled_gauges(&["role", "name"]);
     /// Request bytes discarded
     grpc_dropped_data_bytes_total: IntCounterVec =
         counters(&["reason"], &[&["extra_request_data"], &["stream_ended"]]);

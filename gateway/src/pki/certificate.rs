@@ -4,10 +4,11 @@
 //! Must never verify a chain: that is done by the handshake. Key, serial and names are read by the
 //! parser that verifies chains, so that the two can't read one certificate in two ways.
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use webpki::EndEntityCert;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::names::{KeyPin, Serial};
 
@@ -68,4 +69,14 @@ pub(crate) fn earliest_end(certificates: &[CertificateDer<'_>]) -> Option<i64> {
         Some(certificate.validity().not_after.timestamp())
     });
     ends.collect::<Option<Vec<_>>>()?.into_iter().min()
+}
+
+/// When the first of these lists is due to be replaced, in Unix seconds; `None` when one of them
+/// does not say.
+pub(crate) fn earliest_update(lists: &[CertificateRevocationListDer<'_>]) -> Option<i64> {
+    let updates = lists.iter().map(|der| {
+        let (_, list) = CertificateRevocationList::from_der(der).ok()?;
+        Some(list.next_update()?.timestamp())
+    });
+    updates.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

@@ -20,9 +20,11 @@ use std::sync::{Arc, LazyLock};
 use rustls::crypto::CryptoProvider;
 
 pub(crate) use alert::alert_name;
-pub(crate) use certificate::{BadCertificate, PeerCertificate, earliest_end, key_pin};
-pub(crate) use credentials::{CredentialFault, Credentials, Paths, certified_key, roots};
-pub(crate) use file::{FileFault, Snapshot, certificates, private_key, read};
+pub(crate) use certificate::{
+    BadCertificate, PeerCertificate, earliest_end, earliest_update, key_pin,
+};
+pub(crate) use credentials::{Credentials, Paths, certified_key, roots};
+pub(crate) use file::{FileFault, Snapshot, certificates, private_key, revocation_lists};
 pub use names::{KeyPin, Serial};
 pub(crate) use names::{is_server_identity, server_identity};
 

@@ -107,6 +107,40 @@ impl Authority {
     }
 }
 
+/// A certificate, as PEM, whose end has a form that RFC 5280 does not allow: the month 13.
+pub(crate) fn with_unreadable_end(authority: &Authority) -> String {
+    let until = 2030;
+    let leaf = authority.issue(Wish {
+        until,
+        ..Wish::default()
+    });
+    let (mut der, end) = (leaf.der.to_vec(), b"300101000000Z");
+    let at = der.windows(end.len()).position(|window| window == end);
+    let month = at.unwrap() + 2;
+    der[month..month + 2].copy_from_slice(b"13");
+    let text = base64(&der);
+    format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let group = chunk.iter().chain([&0; 2]).take(3);
+        let group = group.fold(0, |group: u32, byte| group << 8 | u32::from(*byte));
+        for digit in 0..4 {
+            let index = group >> (18 - 6 * digit) & 63;
+            let padding = digit > chunk.len();
+            text.push(if padding {
+                '='
+            } else {
+                DIGITS[index as usize].into()
+            });
+        }
+    }
+    text
+}
+
 /// A directory of its own, gone with this value.
 pub(crate) struct Directory(PathBuf);
 

@@ -13,7 +13,7 @@ use super::*;
 #[test]
 fn upch_4_a_file_s_fault_is_told_in_plain_words() {
     let directory = Directory::new();
-    let fault = |path: &std::path::Path| read(path).unwrap_err().to_string();
+    let fault = |path: &std::path::Path| file::read(path).unwrap_err().to_string();
     assert_eq!(fault(&directory.path("none")), "does not exist (yet)");
     assert_eq!(fault(&directory.path("")), "is a directory, not a file");
     assert_eq!(fault(&directory.write("empty", "")), "is empty");
@@ -25,7 +25,7 @@ fn upch_4_a_file_s_fault_is_told_in_plain_words() {
     let secret = directory.write("secret", "x");
     std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0)).unwrap();
     // root reads it nevertheless
-    if let Err(fault) = read(&secret) {
+    if let Err(fault) = file::read(&secret) {
         assert_eq!(fault.to_string(), "cannot be read (permission denied)");
     }
 }
@@ -33,7 +33,7 @@ fn upch_4_a_file_s_fault_is_told_in_plain_words() {
 #[test]
 fn upch_5_a_file_is_looked_at_up_to_4_mib() {
     let directory = Directory::new();
-    let at = |bytes: usize| read(&directory.write("large", vec![b'\n'; bytes]));
+    let at = |bytes: usize| file::read(&directory.write("large", vec![b'\n'; bytes]));
     assert_eq!(at(4 << 20).unwrap().len(), 4 << 20);
     assert_eq!(at((4 << 20) + 1), Err(FileFault::TooLarge));
 }
@@ -296,27 +296,14 @@ fn cert_5_the_earliest_end_counts() {
     assert_eq!(earliest_end(&[]), None);
 }
 
-/// A certificate whose end has a form that RFC 5280 does not allow: month 13.
-fn with_unreadable_end(leaf: &[u8]) -> CertificateDer<'static> {
-    let end = b"300101000000Z";
-    let at = leaf
-        .windows(end.len())
-        .position(|window| window == end)
-        .unwrap();
-    let mut der = leaf.to_vec();
-    der[at + 2..at + 4].copy_from_slice(b"13");
-    der.into()
-}
-
 #[test]
 fn cert_5_an_end_that_cannot_be_read_leaves_the_key() {
-    let leaf = Authority::new("ca").issue(Wish {
-        until: 2030,
-        ..Wish::default()
-    });
-    let odd = with_unreadable_end(&leaf.der);
-    assert_eq!(earliest_end(&[leaf.der.clone(), odd.clone()]), None);
-    assert_eq!(key_pin(&odd), key_pin(&leaf.der));
+    let authority = Authority::new("ca");
+    let odd = certificates(testing::with_unreadable_end(&authority).as_bytes()).unwrap();
+    assert_eq!(earliest_end(&odd), None);
+    let sound = authority.issue(Wish::default()).der;
+    assert_eq!(earliest_end(&[sound, odd[0].clone()]), None);
+    key_pin(&odd[0]).expect("a key");
 }
 
 #[test]

@@ -98,7 +98,8 @@ impl HandshakeFailure {
     fn of_certificate(fault: &CertificateError) -> Self {
         match fault {
             CertificateError::UnknownRevocationStatus | CertificateError::Revoked => Self::Revoked,
-            CertificateError::UnknownIssuer => Self::UnknownCa,
+            // A bad signature is that of another CA with the name of ours.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownCa,
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet

@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::debug;
+use webpki::CertRevocationList;
 
 use super::connection::{Connection, Signal};
 use crate::config::{ClientAuth, ListenerTls, TlsVersion};
@@ -39,7 +40,7 @@ pub(crate) struct ServerTls {
     client_auth: ClientAuth,
     min_version: TlsVersion,
     handshake_timeout: Duration,
-    config: ArcSwap<ServerConfig>,
+    in_force: ArcSwap<Prepared>,
     metrics: Arc<Metrics>,
 }
 
@@ -63,13 +64,13 @@ impl ServerTls {
                 .listener_tls_handshake_failures_total
                 .with_label_values(&[listener, kind]);
         }
-        let config = server_config(tls.client_auth, tls.min_version, credentials)?;
+        let prepared = Prepared::of(tls.client_auth, tls.min_version, credentials)?;
         Ok(Self {
             listener: listener.to_owned(),
             client_auth: tls.client_auth,
             min_version: tls.min_version,
             handshake_timeout,
-            config: ArcSwap::from_pointee(config),
+            in_force: ArcSwap::from_pointee(prepared),
             metrics,
         })
     }
@@ -79,12 +80,26 @@ impl ServerTls {
     /// # Errors
     /// As [`ServerTls::new`].
     pub(crate) fn prepare(&self, credentials: &Credentials) -> Result<Prepared, Unservable> {
-        server_config(self.client_auth, self.min_version, credentials).map(Prepared)
+        Prepared::of(self.client_auth, self.min_version, credentials)
     }
 
     /// Serves every handshake from now on with `prepared`. Open connections keep what they have.
     pub(crate) fn put(&self, prepared: Prepared) {
-        self.config.store(Arc::new(prepared.0));
+        self.in_force.store(Arc::new(prepared));
+    }
+
+    /// Whether a list in force names the certificate. The handshake has asked the lists of its
+    /// time; a connection may outlive them.
+    pub(crate) fn has_revoked(&self, peer: &PeerCertificate) -> bool {
+        let in_force = self.in_force.load();
+        let mut lists = in_force.revoked.iter();
+        lists.any(|list| {
+            // A list that can't be searched withdraws whatever it may speak of.
+            list.issuer() == peer.issuer
+                && list
+                    .find_serial(&peer.raw_serial)
+                    .map_or(true, |found| found.is_some())
+        })
     }
 
     /// The handshake on a fresh connection. `None`: it failed and is counted, or the connection is
@@ -94,7 +109,7 @@ impl ServerTls {
         stream: TcpStream,
         connection: &Connection,
     ) -> Option<Transport> {
-        let accepted = TlsAcceptor::from(self.config.load_full()).accept(stream);
+        let accepted = TlsAcceptor::from(Arc::clone(&self.in_force.load().config)).accept(stream);
         let handshake = async {
             match timeout(self.handshake_timeout, accepted).await {
                 Ok(Ok(stream)) => Ok(stream),
@@ -140,7 +155,23 @@ impl ServerTls {
 
 /// What [`ServerTls::put`] puts in force.
 #[derive(Debug)]
-pub(crate) struct Prepared(ServerConfig);
+pub(crate) struct Prepared {
+    config: Arc<ServerConfig>,
+    revoked: Arc<[CertRevocationList<'static>]>,
+}
+
+impl Prepared {
+    fn of(
+        client_auth: ClientAuth,
+        min_version: TlsVersion,
+        credentials: &Credentials,
+    ) -> Result<Self, Unservable> {
+        Ok(Self {
+            config: Arc::new(server_config(client_auth, min_version, credentials)?),
+            revoked: Arc::clone(&credentials.revoked),
+        })
+    }
+}
 
 /// Completes when the connection is to be drained or killed; one without a request has nothing to
 /// finish.
