@@ -20,6 +20,7 @@ mod print;
 mod problem;
 mod refusals;
 mod schema;
+mod security;
 mod shedding;
 mod slot;
 mod source;

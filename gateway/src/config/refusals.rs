@@ -10,7 +10,7 @@ use super::effective::Loader;
 use super::keys;
 use super::origin::OriginMode;
 use super::problem::Problem;
-use super::schema::{ClientAuth, Config, Listener, PeerPin, Scheme, Service};
+use super::schema::{ClientAuth, Config, Listener, ListenerTls, PeerPin, Scheme, Service};
 use super::shedding::Defect;
 
 /// An inventory report can reach 5.6 MiB.
@@ -242,6 +242,14 @@ impl Judge<'_, '_> {
         if origin.mode != OriginMode::Transport && listener.serves(Service::Management) {
             let fault = format!("is {mode} on a listener that serves management");
             let fix = "use transport: a management caller is who connects";
+            self.refuse(keys::ORIGIN, &mode_key, fault, fix);
+        }
+        // LSN-11: a router that ends the agents' HTTP/2 would show its own certificate.
+        let asks = |tls: &ListenerTls| tls.client_auth != ClientAuth::None;
+        if origin.mode == OriginMode::ForwardedFor && listener.tls.as_ref().is_some_and(asks) {
+            let fault =
+                "is forwarded_for on a listener that asks for client certificates".to_owned();
+            let fix = "set client_auth = \"none\", or use proxy_protocol";
             self.refuse(keys::ORIGIN, &mode_key, fault, fix);
         }
     }

@@ -4,6 +4,7 @@
 //! One binary for all themes, so that the whole suite links once.
 
 mod authorization;
+mod certificates;
 mod command;
 mod guardian;
 mod heartbeat;

@@ -291,3 +291,27 @@ fn mgmt_auth_4_an_identity_in_lower_case_is_told() {
         "{lines:?}"
     );
 }
+
+#[test]
+fn lsn_11_forwarded_for_and_client_certificates_do_not_go_together() {
+    let install = Install::new();
+    let origin = "origin = { mode = \"forwarded_for\", sources = [\"192.0.2.1\"] }\n";
+    let judge = |asked: &str| {
+        let text = agent_tls(&format!("{}client_auth = \"{asked}\"", install.tls()));
+        lines(&text.replacen(
+            "name = \"agent\"\n",
+            &format!("name = \"agent\"\n{origin}"),
+            1,
+        ))
+    };
+    assert_eq!(judge("none"), (vec![], true));
+    for asked in ["request", "require"] {
+        let (lines, starts) = judge(asked);
+        assert!(!starts, "{asked}");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].contains("asks for client certificates"),
+            "{lines:?}"
+        );
+    }
+}
