@@ -12,6 +12,7 @@ mod lifecycle;
 mod management;
 pub mod notify;
 pub mod observe;
+pub(crate) mod pki;
 mod replay;
 mod session;
 mod shed;

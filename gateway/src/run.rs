@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use yuzu_gateway::config::Loaded;
+use yuzu_gateway::config::{Effect, Loaded};
 use yuzu_gateway::{Gateway, observe};
 
 use crate::cli::{self, FileArgument};
@@ -25,7 +25,10 @@ pub(crate) fn run(file: &FileArgument) -> ExitCode {
         ));
         return cli::REFUSED.into();
     }
-    for warning in &warnings {
+    for warning in warnings
+        .iter()
+        .filter(|warning| warning.effect == Effect::Warns)
+    {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

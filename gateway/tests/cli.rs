@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -59,6 +60,59 @@ impl Drop for File {
     }
 }
 
+/// The production file, with certificates where it says that they are.
+struct Production {
+    file: File,
+    certificates: PathBuf,
+}
+
+impl Production {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let certificates =
+            std::env::temp_dir().join(format!("yuzu-cli-certs-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&certificates).unwrap();
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        for name in [
+            "default-gateway.pem",
+            "default-ca.pem",
+            "default-server.pem",
+        ] {
+            std::fs::write(certificates.join(name), own.cert.pem()).unwrap();
+        }
+        let key = own.signing_key.serialize_pem();
+        std::fs::write(certificates.join("default-gateway.key"), key).unwrap();
+        let text =
+            std::fs::read_to_string(format!("{REPOSITORY}/config/gateway.prod.toml")).unwrap();
+        let text = text.replace("/etc/yuzu/certs", certificates.to_str().unwrap());
+        let file = File::new(&format!("production-{number}"), &text);
+        Self { file, certificates }
+    }
+}
+
+impl Drop for Production {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.certificates);
+    }
+}
+
+#[test]
+fn check_tells_which_certificate_files_are_not_there() {
+    let output = gateway(&["check", "--config", "config/gateway.prod.toml"], &[]);
+    assert_eq!(code(&output), Some(2));
+    let text = out(&output);
+    for told in [
+        "refused: config/gateway.prod.toml:",
+        "listener[0].tls.cert_file names a file that does not exist (yet)",
+        "listener[1].tls.key_file names a file that does not exist (yet)",
+        "upstream.tls.ca_file names a file that does not exist (yet)",
+    ] {
+        assert!(text.contains(told), "{told}: {text}");
+    }
+    assert!(!text.contains("default-gateway.key"), "{text}");
+}
+
 const SOUND: &str = "[[listener]]\nservices = [\"agent\"]\naddress = \"127.0.0.1:0\"\n\
                      [upstream]\nendpoints = [\"http://127.0.0.1:1\"]\n";
 
@@ -68,7 +122,8 @@ const RUNNING: &str = "[observe]\nmetrics_address = \"127.0.0.1:0\"\nhealth_addr
 
 #[test]
 fn check_ends_with_0_when_there_is_nothing_to_say() {
-    for file in ["config/gateway.toml", "config/gateway.prod.toml"] {
+    let production = Production::new();
+    for file in ["config/gateway.toml", production.file.path()] {
         let output = gateway(&["check", "--config", file], &[]);
         assert_eq!(
             (code(&output), out(&output).as_str()),
@@ -131,10 +186,8 @@ fn check_ends_with_2_and_tells_all_problems_when_it_would_not_start() {
 #[test]
 fn config_prints_a_file_that_prints_the_same_values() {
     let variables = [("YUZU_GW_AGENT_PORT", "7"), ("YUZU_GW_CLUSTER_ID", "west")];
-    let first = gateway(
-        &["config", "--config", "config/gateway.prod.toml"],
-        &variables,
-    );
+    let production = Production::new();
+    let first = gateway(&["config", "--config", production.file.path()], &variables);
     assert_eq!(code(&first), Some(0));
     assert!(out(&first).contains("cluster_id = \"west\""));
     let file = File::new("printed", &out(&first));

@@ -12,8 +12,10 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use crate::call;
 use crate::connection::Connection;
@@ -23,6 +25,7 @@ use crate::state::Shared;
 const BACKLOG: i32 = 4096;
 /// Pause after a failed accept, so that a lack of descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Streams that the peer may reset early; a client that cancels often is no attacker here.
 const RESET_STREAMS: usize = 10_000;
 
@@ -111,11 +114,26 @@ impl Drop for Open {
     }
 }
 
-async fn own(open: Open, stream: TcpStream, mut phase: watch::Receiver<Phase>) {
+async fn own(open: Open, stream: TcpStream, phase: watch::Receiver<Phase>) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "connection was lost before it was served");
         return;
     }
+    let Some(tls) = open.shared.config.tls.clone() else {
+        return serve(open, stream, phase).await;
+    };
+    let handshake = TlsAcceptor::from(tls).accept(stream);
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        Ok(Ok(stream)) => serve(open, stream, phase).await,
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake took too long"),
+    }
+}
+
+async fn serve<I>(open: Open, stream: I, mut phase: watch::Receiver<Phase>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let Open { shared, connection } = &open;
     let mut cut = connection.cut_ordered();
     let io = TokioIo::new(SettingsIo::new(stream, Arc::clone(connection)));

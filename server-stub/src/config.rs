@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Who may enrol.
@@ -91,6 +92,8 @@ pub struct StubConfig {
     pub max_agents: usize,
     /// Open connections; one beyond it is closed at once and counted.
     pub max_connections: usize,
+    /// TLS of new connections; none: plaintext.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
     /// How long a graceful shutdown waits for open calls before it cuts them.
     pub shutdown_grace: Duration,
 }
@@ -108,6 +111,7 @@ impl Default for StubConfig {
             record_bytes: 64 << 20,
             max_agents: 200_000,
             max_connections: 4_096,
+            tls: None,
             shutdown_grace: Duration::from_secs(5),
         }
     }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use crate::connection::Connection;
 use crate::frame::{HEADER_LEN, PREFACE_LEN, Tracker, stream_limit_settings};
@@ -27,9 +26,9 @@ enum Sent {
     ByUs(u32),
 }
 
-/// A TCP stream for the HTTP/2 library.
-pub(crate) struct SettingsIo {
-    stream: TcpStream,
+/// A TCP or TLS stream for the HTTP/2 library.
+pub(crate) struct SettingsIo<I> {
+    stream: I,
     connection: Arc<Connection>,
     outgoing: Tracker,
     /// The library's own SETTINGS are out, which must come first.
@@ -49,8 +48,8 @@ pub(crate) struct SettingsIo {
     chunk: Box<[u8]>,
 }
 
-impl SettingsIo {
-    pub(crate) fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
+impl<I: AsyncRead + AsyncWrite + Unpin> SettingsIo<I> {
+    pub(crate) fn new(stream: I, connection: Arc<Connection>) -> Self {
         SettingsIo {
             stream,
             connection,
@@ -141,7 +140,7 @@ impl SettingsIo {
     }
 }
 
-impl AsyncRead for SettingsIo {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for SettingsIo<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -174,7 +173,7 @@ impl AsyncRead for SettingsIo {
     }
 }
 
-impl AsyncWrite for SettingsIo {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for SettingsIo<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

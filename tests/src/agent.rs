@@ -70,7 +70,19 @@ impl Agent {
     /// # Errors
     /// What went wrong, as text.
     pub async fn attach(gateway: SocketAddr, id: &str) -> Result<Self, String> {
-        let mut agent = Self::connect(gateway, id)
+        Self::attach_with(gateway, id, &Options::default()).await
+    }
+
+    /// As [`Agent::attach`], with a connection set up otherwise.
+    ///
+    /// # Errors
+    /// What went wrong, as text.
+    pub async fn attach_with(
+        gateway: SocketAddr,
+        id: &str,
+        options: &Options,
+    ) -> Result<Self, String> {
+        let mut agent = Self::connect_with(gateway, id, options)
             .await
             .map_err(|e| e.to_string())?;
         agent.register().await?;

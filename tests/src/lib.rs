@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod broadcast;
+pub mod certs;
 pub mod cli;
 pub mod fleet;
 pub mod http;

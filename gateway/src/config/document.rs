@@ -74,7 +74,7 @@ pub(super) enum Raw {
     Flag(bool),
     Text(String),
     List(Vec<Node>),
-    Table { keys: usize },
+    Table(Vec<(String, Node)>),
     Date,
 }
 
@@ -102,7 +102,7 @@ impl Raw {
             Self::Flag(value) => value.to_string(),
             Self::Text(text) => format!("a string of {}", counted(text.len(), "byte")),
             Self::List(items) => format!("a list of {}", counted(items.len(), "item")),
-            Self::Table { keys } => format!("a table of {}", counted(*keys, "key")),
+            Self::Table(entries) => format!("a table of {}", counted(entries.len(), "key")),
             Self::Date => "a date".into(),
         }
     }
@@ -286,7 +286,12 @@ impl Reader<'_> {
             DeValue::Boolean(flag) => Raw::Flag(*flag),
             DeValue::Datetime(_) => Raw::Date,
             DeValue::Array(items) => Raw::List(items.iter().map(|item| self.node(item)).collect()),
-            DeValue::Table(table) => Raw::Table { keys: table.len() },
+            DeValue::Table(table) => {
+                let entry = |(key, value): (&Spanned<DeString<'_>>, _)| {
+                    (key.get_ref().as_ref().to_owned(), self.node(value))
+                };
+                Raw::Table(table.iter().map(entry).collect())
+            }
         };
         Node {
             raw,

@@ -16,7 +16,7 @@ use super::schema::{AGENT_ADDRESS, Config, Listener, MANAGEMENT_ADDRESS, Service
 use super::slot::{Bad, Key, Slot};
 use super::source::Source;
 use super::values::{self, Misfit};
-use super::{environment, later, refusals};
+use super::{environment, files, later, refusals};
 
 /// Where a value in force came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,9 @@ impl fmt::Display for Origin {
 pub struct Loaded {
     /// What is in force.
     pub config: Config,
-    /// To be logged, in the order of the file.
+    /// In the order of the file. Those that [`Effect::SaidAtStart`] are for whoever only looks.
+    ///
+    /// [`Effect::SaidAtStart`]: super::Effect::SaidAtStart
     pub warnings: Vec<Problem>,
     /// By full path; a key that is absent has its default.
     pub origins: BTreeMap<String, Origin>,
@@ -77,6 +79,7 @@ pub fn load(source: &Source) -> Result<Loaded, Refused> {
     environment::judge(&mut loader);
     if !loader.document.broken {
         refusals::judge(&mut loader, &config);
+        files::judge(&mut loader, &config);
     }
 
     let Loader {
@@ -192,7 +195,8 @@ impl Loader<'_> {
         self.origins.insert(path, origin);
     }
 
-    /// The place of a key's value, else of the table that should have it, else the file.
+    /// The place of a key's value or of a table, else of the table that should have it, else the
+    /// file.
     pub(super) fn place_of(&self, path: &str) -> Place {
         if let Some(Origin::Variable(name)) = self.origins.get(path) {
             return Place::Variable(name);
@@ -200,12 +204,12 @@ impl Loader<'_> {
         if let Some(node) = self.document.values.get(path) {
             return node.place.clone();
         }
-        let mut table = path;
-        while let Some((parent, _)) = table.rsplit_once('.') {
-            if let Some(place) = self.document.tables.get(parent) {
+        let mut table = Some(path);
+        while let Some(path) = table {
+            if let Some(place) = self.document.tables.get(path) {
                 return place.clone();
             }
-            table = parent;
+            table = path.rsplit_once('.').map(|(parent, _)| parent);
         }
         self.source
             .file

@@ -5,11 +5,14 @@
 //! [`super::refusals`] and [`super::effective`].
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::later;
-use super::schema::{Config, Listener};
-use super::slot::{At, Bad, Key, Slot};
+use super::schema::{
+    ClientAuth, Config, Listener, ListenerTls, LogFormat, PeerAuthMode, TlsVersion,
+};
+use super::slot::{At, Bad, Key, Slot, WordAt};
 use super::values::{self, Range, TextRule};
 
 /// Every path that a file may use, without the numbers of listeners.
@@ -55,6 +58,38 @@ const fn address<T>(path: &'static str, at: At<T, SocketAddr>) -> Key<T> {
     Key::new(path, Slot::Address(at))
 }
 
+const fn file<T>(path: &'static str, at: At<T, PathBuf>) -> Key<T> {
+    Key::new(path, Slot::File(at))
+}
+
+const fn word<T>(path: &'static str, at: WordAt<T>, words: &'static [&'static str]) -> Key<T> {
+    Key::new(path, Slot::Word(at, words))
+}
+
+/// `[listener.tls]`, which is there as soon as one of its keys is.
+fn tls(listener: &mut Listener) -> &mut ListenerTls {
+    let services = &listener.services;
+    listener
+        .tls
+        .get_or_insert_with(|| ListenerTls::of(services))
+}
+
+/// A key of `[listener.tls]`. What is wrong there could serve plaintext or trust too many.
+const fn of_tls(key: Key<Listener>) -> Key<Listener> {
+    Key {
+        bad: Bad::Refuse("tls_incomplete"),
+        present: |l| l.tls.is_some(),
+        ..key
+    }
+}
+
+const fn of_upstream_tls(key: Key<Config>) -> Key<Config> {
+    Key {
+        bad: Bad::Refuse("bad_client_config"),
+        ..key
+    }
+}
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -82,7 +117,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
         ..text("node.cluster_id", |c| &mut c.node.cluster_id, &values::CLUSTER_ID) },
 
     Key { bad: Bad::Refuse("bad_channel"),
-        ..Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream.endpoints)) },
+        ..Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream)) },
     Key::new("upstream.failback_after_ms",
         Slot::Millis(|c| &mut c.upstream.failback_after, Range::zero_or(1_000, DAY))),
     millis("upstream.connect_timeout_ms", |c| &mut c.upstream.connect_timeout, 1, 600_000),
@@ -97,6 +132,11 @@ pub(super) static KEYS: &[Key<Config>] = &[
     size("upstream.inventory_queue", |c| &mut c.upstream.inventory_queue, 1, 1_000_000),
     Key { derived: Some("half of upstream.register_concurrency"),
         ..size(REPLAY_CONCURRENCY, |c| &mut c.upstream.replay_concurrency, 1, 1_000) },
+    of_upstream_tls(file("upstream.tls.ca_file", |c| &mut c.upstream.tls.ca_file)),
+    of_upstream_tls(file("upstream.tls.cert_file", |c| &mut c.upstream.tls.cert_file)),
+    of_upstream_tls(file("upstream.tls.key_file", |c| &mut c.upstream.tls.key_file)),
+    of_upstream_tls(text("upstream.tls.server_name",
+        |c| &mut c.upstream.tls.server_name, &values::SERVER_NAME)),
     Key { env: Some("YUZU_GW_CB_FAILURE_THRESHOLD"),
         ..count("upstream.breaker.failure_threshold",
             |c| &mut c.upstream.breaker.failure_threshold, 1, 1_000) },
@@ -157,6 +197,18 @@ pub(super) static KEYS: &[Key<Config>] = &[
     Key { bad: Bad::Refuse(SHEDDING),
         ..Key::new("memory.shedding.low_water_bytes",
             Slot::Bytes(|c| &mut c.memory.shedding.low_bytes, Range::new(1, 1 << 50))) },
+    Key { bad: Bad::Refuse("bad_mgmt_peer_auth_mode"),
+        ..word("management.peer_auth_mode",
+            |c| &mut c.management.peer_auth_mode, PeerAuthMode::WORDS) },
+    Key { bad: Bad::Refuse("bad_mgmt_peer_identity"),
+        derived: Some("derived from the listener's CA file"),
+        ..text("management.peer_identity",
+            |c| &mut c.management.peer_identity, &values::PEER_IDENTITY) },
+    Key { bad: Bad::Refuse("bad_pin_config"),
+        ..Key::new("management.peer_pins", Slot::Pins(|c| &mut c.management.peer_pins)) },
+    Key { bad: Bad::Refuse("bad_mgmt_peer_denied"),
+        ..Key::new("management.peer_denied", Slot::Serials(|c| &mut c.management.peer_denied)) },
+    millis("management.pin_refresh_ms", |c| &mut c.management.pin_refresh, 100, HOUR),
 
     millis("shutdown.flush_budget_ms", |c| &mut c.shutdown.flush_budget, 0, 600_000),
 
@@ -166,7 +218,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
         ..address("observe.health_address", |c| &mut c.observe.health_address) },
     millis("observe.gauge_interval_ms", |c| &mut c.observe.gauge_interval, 100, HOUR),
     text("observe.log_level", |c| &mut c.observe.log_level, &values::LOG_LEVEL),
-    Key::new("observe.log_format", Slot::Format(|c| &mut c.observe.log_format)),
+    word("observe.log_format", |c| &mut c.observe.log_format, LogFormat::WORDS),
 
     flag("lab.allow_no_listeners", |c| &mut c.lab.allow_no_listeners),
     flag("lab.allow_no_upstream", |c| &mut c.lab.allow_no_upstream),
@@ -186,6 +238,13 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     Key { bad: Bad::Refuse("bad_address"),
         ..address("listener.address", |l| &mut l.address) },
 
+    of_tls(file("listener.tls.cert_file", |l| &mut tls(l).cert_file)),
+    of_tls(file("listener.tls.key_file", |l| &mut tls(l).key_file)),
+    of_tls(file("listener.tls.ca_file", |l| &mut tls(l).ca_file)),
+    of_tls(word("listener.tls.client_auth", |l| &mut tls(l).client_auth, ClientAuth::WORDS)),
+    of_tls(word("listener.tls.min_version", |l| &mut tls(l).min_version, TlsVersion::WORDS)),
+    of_tls(Key::new("listener.tls.crl_files", Slot::Files(|l| &mut tls(l).crl_files))),
+
     Key { bad: Bad::Refuse(ORIGIN),
         ..Key::new("listener.origin.mode", Slot::OriginMode(|l| &mut l.origin.mode)) },
     Key { bad: Bad::Refuse(ORIGIN),
@@ -200,6 +259,8 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
         Slot::Millis(|l| &mut l.limits.unregistered_timeout, Range::zero_or(1_000, DAY))),
     millis("listener.limits.proxy_header_timeout_ms",
         |l| &mut l.limits.proxy_header_timeout, 100, 600_000),
+    millis("listener.limits.handshake_timeout_ms",
+        |l| &mut l.limits.handshake_timeout, 100, 600_000),
     millis("listener.limits.request_timeout_ms", |l| &mut l.limits.request_timeout, 100, 600_000),
     size("listener.limits.max_message_bytes",
         |l| &mut l.limits.max_message_bytes, 64 * KIB, 64 * MIB),

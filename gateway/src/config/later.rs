@@ -41,8 +41,6 @@ pub(super) enum Say {
     NoEffect,
     /// One warning per table unless it is empty or 0.
     NoEffectUnlessEmpty,
-    /// Nothing: its table is refused, [`REFUSED_TABLES`].
-    TableRefused,
 }
 
 /// A key that is known, checked and not served.
@@ -56,12 +54,6 @@ pub(super) struct Later {
 
 /// The table whose unknown keys only warn.
 pub(super) const LENIENT_TABLE: &str = "memory.reclaim.";
-
-/// Tables whose mere presence asks for something, with what to do instead.
-pub(super) const REFUSED_TABLES: &[(&str, &str)] = &[(
-    "listener.tls",
-    "delete it and keep this plaintext listener on loopback or a trusted network",
-)];
 
 impl Kind {
     pub(super) fn judge(self, node: &Node) -> Result<(), Misfit> {
@@ -142,7 +134,7 @@ impl Say {
         match self {
             Self::NoEffect => true,
             Self::NoEffectUnlessEmpty => !is_empty(raw),
-            Self::RefuseUnless(_) | Self::TableRefused => false,
+            Self::RefuseUnless(_) => false,
         }
     }
 }
@@ -150,16 +142,6 @@ impl Say {
 /// Judges every key of the table that is set.
 pub(super) fn judge(loader: &mut Loader<'_>) {
     let mut idle = Idle::new();
-    for (table, fix) in REFUSED_TABLES {
-        for path in loader.document.paths(table) {
-            if let Some(place) = loader.document.tables.get(&path).cloned() {
-                let fault = format!("is {NOT_SERVED}");
-                loader
-                    .problems
-                    .push(Problem::refuses(TERM, place, path, fault, *fix));
-            }
-        }
-    }
     for entry in LATER {
         for path in loader.document.paths(entry.path) {
             if let Some(node) = loader.document.values.get(&path).cloned() {
@@ -238,15 +220,6 @@ const fn integer(path: &'static str, min: u64, max: u64) -> Later {
     later(path, Kind::Integer(Range::new(min, max)), Say::NoEffect)
 }
 
-const fn tls(path: &'static str, kind: Kind) -> Later {
-    later(path, kind, Say::TableRefused).bad("tls_incomplete")
-}
-
-/// Mutual TLS towards the server; the files of an `https` endpoint.
-const fn upstream_tls(path: &'static str) -> Later {
-    later(path, Kind::Text, Say::RefuseUnless("")).bad("bad_client_config")
-}
-
 const HOUR: u64 = 3_600_000;
 const BYTES: Kind = Kind::Integer(Range::new(1, 1 << 50));
 
@@ -263,35 +236,6 @@ pub(super) static LATER: &[Later] = &[
     later("node.peer_advertise", Kind::Text, Say::NoEffectUnlessEmpty)
         .env("YUZU_GW_ADVERTISE_ADDR")
         .bad("bad_advertise"),
-    tls("listener.tls.cert_file", Kind::Text),
-    tls("listener.tls.key_file", Kind::Text),
-    tls("listener.tls.ca_file", Kind::Text),
-    tls(
-        "listener.tls.client_auth",
-        Kind::Words(&["none", "request", "require"]),
-    ),
-    tls("listener.tls.min_version", Kind::Words(&["1.2", "1.3"])),
-    tls("listener.tls.crl_files", Kind::List),
-    integer("listener.limits.handshake_timeout_ms", 100, 600_000),
-    upstream_tls("upstream.tls.ca_file"),
-    upstream_tls("upstream.tls.cert_file"),
-    upstream_tls("upstream.tls.key_file"),
-    upstream_tls("upstream.tls.server_name"),
-    later(
-        "management.peer_auth_mode",
-        Kind::Words(&["pin", "identity", "identity_or_pin"]),
-        Say::RefuseUnless("pin"),
-    )
-    .bad("bad_mgmt_peer_auth_mode"),
-    later(
-        "management.peer_identity",
-        Kind::Text,
-        Say::RefuseUnless(""),
-    )
-    .bad("bad_mgmt_peer_identity"),
-    later("management.peer_pins", Kind::List, Say::RefuseUnless("")).bad("bad_pin_config"),
-    later("management.peer_denied", Kind::List, Say::RefuseUnless("")).bad("bad_mgmt_peer_denied"),
-    integer("management.pin_refresh_ms", 100, HOUR),
     later("memory.reclaim.enabled", Kind::Flag, Say::NoEffect),
     integer("memory.reclaim.interval_ms", 100, HOUR),
     integer("memory.reclaim.followup_ms", 100, HOUR),

@@ -40,6 +40,9 @@ impl Loaded {
     ) {
         let mut table = "";
         for key in keys {
+            if !(key.present)(target) {
+                continue;
+            }
             let (parent, name) = key.path.rsplit_once('.').unwrap_or(("", key.path));
             if parent != table {
                 table = parent;

@@ -14,6 +14,8 @@ pub enum Effect {
     Refuses(&'static str),
     /// The gateway starts with the value that the problem names (BOOT-20).
     Warns,
+    /// The gateway starts, and logs a warning of its own about the state that it finds then.
+    SaidAtStart,
 }
 
 /// Where a problem was found.
@@ -97,6 +99,18 @@ impl Problem {
         }
     }
 
+    /// A warning that a start words itself.
+    pub(super) fn said_at_start(
+        place: Place,
+        key: impl Into<String>,
+        fault: impl Into<String>,
+    ) -> Self {
+        Self {
+            effect: Effect::SaidAtStart,
+            ..Self::warns(place, key, fault, "")
+        }
+    }
+
     /// Whether the gateway can't start with it.
     pub fn is_refusal(&self) -> bool {
         matches!(self.effect, Effect::Refuses(_))
@@ -106,7 +120,7 @@ impl Problem {
     pub fn critical_line(&self) -> Option<String> {
         match self.effect {
             Effect::Refuses(term) => Some(format!("Refusing to start: {term}: {self}")),
-            Effect::Warns => None,
+            Effect::Warns | Effect::SaidAtStart => None,
         }
     }
 }

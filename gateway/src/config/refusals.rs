@@ -8,10 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use super::document::numbered;
 use super::effective::Loader;
 use super::keys;
-use super::later;
 use super::origin::OriginMode;
 use super::problem::Problem;
-use super::schema::{Config, Listener, Service};
+use super::schema::{ClientAuth, Config, Listener, ListenerTls, PeerPin, Scheme, Service};
 use super::shedding::Defect;
 
 /// An inventory report can reach 5.6 MiB.
@@ -33,11 +32,14 @@ pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
         judge.names_and_ports();
         for (index, listener) in config.listeners.iter().enumerate() {
             judge.services(index, listener);
+            judge.tls(index, listener);
             judge.management_is_guarded(index, listener);
             judge.message_sizes(index, listener);
             judge.origin(index, listener);
         }
         judge.upstream();
+        judge.upstream_tls();
+        judge.peers();
         judge.cluster_id();
         judge.shedding();
     }
@@ -79,6 +81,14 @@ impl Judge<'_, '_> {
         problems
             .iter()
             .any(|problem| problem.is_refusal() && problem.key.starts_with(table))
+    }
+
+    /// Whether a key of this table was refused before.
+    fn is_refused_inside(&self, table: &str) -> bool {
+        self.loader.problems.iter().any(|problem| {
+            let rest = problem.key.strip_prefix(table);
+            problem.is_refusal() && rest.is_some_and(|rest| rest.starts_with('.'))
+        })
     }
 
     /// BOOT-1.
@@ -160,24 +170,54 @@ impl Judge<'_, '_> {
         ports.push((key, address));
     }
 
-    /// BOOT-9. Nothing can guard a management listener in this version but loopback.
+    /// BOOT-4.
+    fn tls(&mut self, index: usize, listener: &Listener) {
+        let table = numbered("listener.tls", index);
+        let there = self.loader.document.tables.contains_key(&table);
+        let complete = listener.tls.as_ref().is_some_and(|tls| tls.is_complete());
+        if there && !complete && !self.is_refused_inside(&table) {
+            let fault = "lacks cert_file, key_file or ca_file: it needs all three".to_owned();
+            let fix = "name the three files, or delete the table and serve plaintext";
+            self.refuse("tls_incomplete", &table, fault, fix);
+        }
+        let Some(tls) = &listener.tls else { return };
+        if tls.client_auth == ClientAuth::None && !tls.crl_files.is_empty() {
+            let key = numbered("listener.tls.crl_files", index);
+            let fault = "has no effect: client_auth = \"none\" asks for no certificate".to_owned();
+            self.warn(&key, fault, "");
+        }
+    }
+
+    /// BOOT-9, but for MGMT-AUTH-13: that needs the files.
     fn management_is_guarded(&mut self, index: usize, listener: &Listener) {
-        let key = numbered("listener.address", index);
-        let tls = self
-            .loader
-            .document
-            .tables
-            .contains_key(&numbered("listener.tls", index));
-        let ip = listener.address.ip().to_canonical();
-        if !listener.serves(Service::Management) || ip.is_loopback() || tls {
+        if !listener.serves(Service::Management) || !listener.is_exposed() {
             return;
         }
-        let fault = "serves management beyond loopback without mutual TLS".to_owned();
+        let there = numbered("listener.tls", index);
+        let there = self.loader.document.tables.contains_key(&there);
+        let (term, fault, fix) = match &listener.tls {
+            Some(tls) if tls.client_auth == ClientAuth::Require => return,
+            Some(_) => (
+                "insecure_mgmt_listener (client_auth_not_required)",
+                "serves management beyond loopback to peers without a certificate",
+                "set client_auth = \"require\"",
+            ),
+            None if there => return,
+            None => (
+                "insecure_mgmt_listener (no_tls)",
+                "serves management beyond loopback without mutual TLS",
+                "add [listener.tls] with client_auth = \"require\", or listen on 127.0.0.1",
+            ),
+        };
+        let key = numbered("listener.address", index);
         if self.config.lab.allow_insecure_management {
-            self.warn(&key, fault, "lab.allow_insecure_management lets it start");
+            self.warn(
+                &key,
+                fault.into(),
+                "lab.allow_insecure_management lets it start",
+            );
         } else if !self.is_refused(&key) {
-            let fix = format!("listen on 127.0.0.1 (TLS is {})", later::NOT_SERVED);
-            self.refuse("insecure_mgmt_listener (no_tls)", &key, fault, &fix);
+            self.refuse(term, &key, fault.into(), fix);
         }
     }
 
@@ -202,6 +242,14 @@ impl Judge<'_, '_> {
         if origin.mode != OriginMode::Transport && listener.serves(Service::Management) {
             let fault = format!("is {mode} on a listener that serves management");
             let fix = "use transport: a management caller is who connects";
+            self.refuse(keys::ORIGIN, &mode_key, fault, fix);
+        }
+        // LSN-11: a router that ends the agents' HTTP/2 would show its own certificate.
+        let asks = |tls: &ListenerTls| tls.client_auth != ClientAuth::None;
+        if origin.mode == OriginMode::ForwardedFor && listener.tls.as_ref().is_some_and(asks) {
+            let fault =
+                "is forwarded_for on a listener that asks for client certificates".to_owned();
+            let fix = "set client_auth = \"none\", or use proxy_protocol";
             self.refuse(keys::ORIGIN, &mode_key, fault, fix);
         }
     }
@@ -270,6 +318,69 @@ impl Judge<'_, '_> {
             && !refused
         {
             self.refuse(keys::SHEDDING, key, fault, "correct the marks");
+        }
+    }
+
+    /// BOOT-13, and what does not go together.
+    fn upstream_tls(&mut self) {
+        let upstream = &self.config.upstream;
+        let tls = &upstream.tls;
+        let (ca, cert, key) = (&tls.ca_file, &tls.cert_file, &tls.key_file);
+        let named = |path: &std::path::Path| !path.as_os_str().is_empty();
+        if named(cert) != named(key) {
+            let key = "upstream.tls.cert_file";
+            let fault = "and key_file go together: one of them is missing".to_owned();
+            self.refuse("bad_client_config", key, fault, "name both, or neither");
+        }
+        if upstream.scheme == Scheme::Http {
+            if named(ca) || named(cert) {
+                let fault = "has no effect: the endpoints are http://".to_owned();
+                let fix = "use https:// endpoints for TLS to the server";
+                self.warn("upstream.tls", fault, fix);
+            }
+            return;
+        }
+        if named(ca) {
+            return;
+        }
+        let key = "upstream.tls.ca_file";
+        if self.config.lab.allow_unverified_upstream {
+            let fault = "is missing: whoever answers at an endpoint is taken for the server".into();
+            self.warn(key, fault, "lab.allow_unverified_upstream lets it start");
+        } else if !self.is_refused(key) {
+            let fault = "is missing: https endpoints are verified by a CA of their own".into();
+            self.refuse(
+                "unverified_upstream_tls",
+                key,
+                fault,
+                "name the server's CA",
+            );
+        }
+    }
+
+    /// What of `[management]` would only show when a peer is refused.
+    fn peers(&mut self) {
+        let management = &self.config.management;
+        let identity = &management.peer_identity;
+        let digits = identity.strip_prefix("yuzu://").unwrap_or_default();
+        if digits
+            .trim_end_matches("/server")
+            .contains(|c: char| c.is_ascii_lowercase())
+        {
+            let fault = "has hex digits in lower case: no certificate matches them".to_owned();
+            self.warn(
+                "management.peer_identity",
+                fault,
+                "write them in upper case",
+            );
+        }
+        for (index, pin) in management.peer_pins.iter().enumerate() {
+            if *pin == PeerPin::Malformed {
+                let key = format!("management.peer_pins[{index}]");
+                let fault = "can't be read and pins nothing".to_owned();
+                let fix = "write { cert_file = \"path\" } or { spki_sha256 = \"64 hex digits\" }";
+                self.warn(&key, fault, fix);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::memory_limit::MemoryLimit;
 use super::origin::CallerOrigin;
+pub use super::security::*;
 use super::shedding::Shedding;
 
 const fn ms(value: u64) -> Duration {
@@ -51,6 +52,8 @@ pub struct Config {
     pub command: Command,
     /// When agents are refused for want of memory.
     pub memory: Memory,
+    /// Who may command.
+    pub management: Management,
     /// The planned stop.
     pub shutdown: Shutdown,
     /// Metrics, health and logs.
@@ -87,6 +90,8 @@ pub struct Listener {
     pub services: Vec<Service>,
     /// Where to listen; port 0 takes any free port.
     pub address: SocketAddr,
+    /// `[listener.tls]`; `None` is plaintext.
+    pub tls: Option<ListenerTls>,
     /// `[listener.origin]`.
     pub origin: CallerOrigin,
     /// `[listener.limits]`.
@@ -106,6 +111,8 @@ pub struct Limits {
     pub unregistered_timeout: Duration,
     /// A PROXY header must be complete within this time (LSN-3).
     pub proxy_header_timeout: Duration,
+    /// A TLS handshake must be complete within this time (LSN-3).
+    pub handshake_timeout: Duration,
     /// A unary request must be complete within this time (LSN-7).
     pub request_timeout: Duration,
     /// Largest message accepted; over it the call ends with status 8.
@@ -132,12 +139,14 @@ impl Listener {
             name: "agent".into(),
             services: vec![Service::Agent],
             address,
+            tls: None,
             origin: CallerOrigin::default(),
             limits: Limits {
                 max_connections: 60_000,
                 max_connections_per_source: 0,
                 unregistered_timeout: ms(120_000),
                 proxy_header_timeout: ms(1_000),
+                handshake_timeout: ms(10_000),
                 request_timeout: ms(30_000),
                 max_message_bytes: 8 << 20,
                 max_connection_memory_bytes: 32 << 20,
@@ -174,9 +183,14 @@ impl Listener {
     pub fn serves(&self, service: Service) -> bool {
         self.services.contains(&service)
     }
+
+    /// Whether others than this host can reach it.
+    pub fn is_exposed(&self) -> bool {
+        !self.address.ip().to_canonical().is_loopback()
+    }
 }
 
-/// One endpoint of the server, `http://host:port`.
+/// One endpoint of the server, `http://host:port` or `https://host:port`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Host name or bare IP (no brackets).
@@ -201,6 +215,8 @@ pub struct Upstream {
     /// In order of preference; calls go to one at a time, the others stand by. Empty only with
     /// `lab.allow_no_upstream`.
     pub endpoints: Vec<Endpoint>,
+    /// Of all endpoints.
+    pub scheme: Scheme,
     /// How long a standby is used before the endpoints ahead of it are tried again; zero is until
     /// it fails.
     pub failback_after: Duration,
@@ -224,6 +240,8 @@ pub struct Upstream {
     pub inventory_queue: usize,
     /// Replays in flight, at most `register_concurrency`.
     pub replay_concurrency: usize,
+    /// `[upstream.tls]`, for [`Scheme::Https`].
+    pub tls: UpstreamTls,
     /// `[upstream.breaker]`.
     pub breaker: Breaker,
 }
@@ -378,6 +396,7 @@ impl Default for Config {
                     host: "127.0.0.1".into(),
                     port: 50055,
                 }],
+                scheme: Scheme::Http,
                 failback_after: ms(0),
                 connect_timeout: ms(5_000),
                 rpc_timeout: ms(5_000),
@@ -389,6 +408,7 @@ impl Default for Config {
                 inventory_concurrency: 8,
                 inventory_queue: 1_000,
                 replay_concurrency: 24,
+                tls: UpstreamTls::default(),
                 breaker: Breaker {
                     failure_threshold: 5,
                     reset_timeout: ms(10_000),
@@ -437,6 +457,13 @@ impl Default for Config {
                     low_bytes: None,
                 },
                 limit: None,
+            },
+            management: Management {
+                peer_auth_mode: PeerAuthMode::Pin,
+                peer_identity: String::new(),
+                peer_pins: Vec::new(),
+                peer_denied: Vec::new(),
+                pin_refresh: ms(5_000),
             },
             shutdown: Shutdown {
                 flush_budget: ms(20_000),

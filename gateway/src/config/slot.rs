@@ -4,14 +4,17 @@
 //! is [`super::keys`].
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::document::{Node, Raw};
 use super::origin::{self, OriginMode};
+use super::peer_values;
 use super::print;
-use super::schema::{Endpoint, LogFormat, Service};
+use super::schema::{PeerPin, Scheme, Serial, Service, Upstream};
 use super::shedding::Fraction;
 use super::values::{self, Misfit, Range, TextRule};
+use super::words::{self, Word};
 
 /// What a value that does not fit does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub(super) enum Bad {
 }
 
 pub(super) type At<T, F> = fn(&mut T) -> &mut F;
+/// A value that is one of these words.
+pub(super) type WordAt<T> = fn(&mut T) -> &mut (dyn Word + 'static);
 
 /// Where a value lives and what fits there.
 pub(super) enum Slot<T> {
@@ -36,15 +41,20 @@ pub(super) enum Slot<T> {
     Flag(At<T, bool>),
     Text(At<T, String>, &'static TextRule),
     Address(At<T, SocketAddr>),
-    Format(At<T, LogFormat>),
+    Word(WordAt<T>, &'static [&'static str]),
     Services(At<T, Vec<Service>>),
-    Endpoints(At<T, Vec<Endpoint>>),
     /// Above 0 and below 1; may be left out.
     Fraction(At<T, Option<Fraction>>),
     /// May be left out.
     Bytes(At<T, Option<u64>>, Range),
     OriginMode(At<T, OriginMode>),
     Sources(At<T, Vec<origin::Source>>),
+    /// `upstream.endpoints`, with their scheme.
+    Endpoints(At<T, Upstream>),
+    File(At<T, PathBuf>),
+    Files(At<T, Vec<PathBuf>>),
+    Pins(At<T, Vec<PeerPin>>),
+    Serials(At<T, Vec<Serial>>),
 }
 
 /// One key of `T`: of the file's root tables ([`Config`]) or of one listener.
@@ -57,6 +67,8 @@ pub(super) struct Key<T> {
     pub(super) env: Option<&'static str>,
     /// How the default is told when it depends on other keys.
     pub(super) derived: Option<&'static str>,
+    /// Whether the table that it stands in is there.
+    pub(super) present: fn(&T) -> bool,
 }
 
 impl<T> Key<T> {
@@ -67,6 +79,7 @@ impl<T> Key<T> {
             bad: Bad::Default,
             env: None,
             derived: None,
+            present: |_| true,
         }
     }
 }
@@ -96,14 +109,9 @@ impl<T> Slot<T> {
                 .filter(|text| (rule.fits)(text))
                 .map(|text| text.clone_into(at(target))),
             Self::Address(at) => values::address(raw).map(|address| *at(target) = address),
-            Self::Format(at) => raw
-                .text()
-                .and_then(|text| match text {
-                    "text" => Some(LogFormat::Text),
-                    "json" => Some(LogFormat::Json),
-                    _ => None,
-                })
-                .map(|format| *at(target) = format),
+            Self::Word(at, words) => raw.text().filter(|text| words.contains(text)).map(|text| {
+                at(target).set(text);
+            }),
             Self::Fraction(at) => match raw {
                 Raw::Float(value) => Fraction::new(*value).map(|value| *at(target) = Some(value)),
                 _ => None,
@@ -112,7 +120,20 @@ impl<T> Slot<T> {
             Self::OriginMode(at) => origin::mode(raw).map(|mode| *at(target) = mode),
             Self::Sources(at) => return origin::sources(node).map(|list| *at(target) = list),
             Self::Services(at) => return values::services(node).map(|list| *at(target) = list),
-            Self::Endpoints(at) => return values::endpoints(node).map(|list| *at(target) = list),
+            Self::Endpoints(at) => {
+                return values::endpoints(node).map(|(scheme, endpoints)| {
+                    let upstream = at(target);
+                    upstream.scheme = scheme;
+                    upstream.endpoints = endpoints;
+                });
+            }
+            Self::File(at) => raw
+                .text()
+                .filter(|text| values::is_path(text))
+                .map(|text| *at(target) = PathBuf::from(text)),
+            Self::Files(at) => return values::files(node).map(|list| *at(target) = list),
+            Self::Pins(at) => return peer_values::pins(node).map(|list| *at(target) = list),
+            Self::Serials(at) => return peer_values::serials(node).map(|list| *at(target) = list),
         };
         put.ok_or_else(|| vec![Misfit::new(node, self.allowed())])
     }
@@ -127,10 +148,7 @@ impl<T> Slot<T> {
             Self::Flag(at) => at(target).to_string(),
             Self::Text(at, _) => print::quoted(at(target)),
             Self::Address(at) => print::quoted(&at(target).to_string()),
-            Self::Format(at) => print::quoted(match at(target) {
-                LogFormat::Text => "text",
-                LogFormat::Json => "json",
-            }),
+            Self::Word(at, _) => print::quoted(at(target).word()),
             Self::Fraction(at) => shown(at(target).map(Fraction::get)),
             Self::Bytes(at, _) => shown(*at(target)),
             Self::OriginMode(at) => print::quoted(at(target).name()),
@@ -139,11 +157,24 @@ impl<T> Slot<T> {
                 Service::Agent => "agent".to_owned(),
                 Service::Management => "management".to_owned(),
             })),
-            Self::Endpoints(at) => print::list(
+            Self::Endpoints(at) => {
+                let Upstream {
+                    endpoints, scheme, ..
+                } = at(target);
+                let scheme = match scheme {
+                    Scheme::Http => "http",
+                    Scheme::Https => "https",
+                };
+                print::list(endpoints.iter().map(|e| format!("{scheme}://{e}")))
+            }
+            Self::File(at) => print::quoted(&at(target).to_string_lossy()),
+            Self::Files(at) => print::list(
                 at(target)
                     .iter()
-                    .map(|endpoint| format!("http://{endpoint}")),
+                    .map(|path| path.to_string_lossy().into_owned()),
             ),
+            Self::Pins(at) => peer_values::show_pins(at(target)),
+            Self::Serials(at) => print::list(at(target).iter().map(ToString::to_string)),
         }
     }
 
@@ -161,9 +192,13 @@ impl<T> Slot<T> {
             Self::Flag(_) => "true or false".into(),
             Self::Text(_, rule) => rule.allowed.into(),
             Self::Address(_) => values::ADDRESS_ALLOWED.into(),
-            Self::Format(_) => "\"text\" or \"json\"".into(),
+            Self::Word(_, words) => words::alternatives(words),
             Self::Services(_) => values::SERVICES_ALLOWED.into(),
             Self::Endpoints(_) => values::ENDPOINTS_ALLOWED.into(),
+            Self::File(_) => values::PATH_ALLOWED.into(),
+            Self::Files(_) => values::FILES_ALLOWED.into(),
+            Self::Pins(_) => peer_values::PINS_ALLOWED.into(),
+            Self::Serials(_) => peer_values::SERIALS_ALLOWED.into(),
         }
     }
 
@@ -185,10 +220,15 @@ impl<T> Slot<T> {
                 .parse::<u16>()
                 .ok()
                 .map(|port| Raw::Integer(port.into())),
-            Self::Text(..) | Self::Format(_) | Self::OriginMode(_) => {
+            Self::Text(..) | Self::Word(..) | Self::File(_) | Self::OriginMode(_) => {
                 Some(Raw::Text(text.to_owned()))
             }
-            Self::Services(_) | Self::Endpoints(_) | Self::Sources(_) => None,
+            Self::Services(_)
+            | Self::Endpoints(_)
+            | Self::Sources(_)
+            | Self::Files(_)
+            | Self::Pins(_)
+            | Self::Serials(_) => None,
         }
     }
 }

@@ -4,11 +4,15 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use rustls::pki_types::ServerName;
 
 use super::document::{Node, Raw};
 use super::later;
 use super::problem::Place;
-use super::schema::{Endpoint, Service};
+use super::schema::{Endpoint, Scheme, Service};
+use crate::pki;
 
 /// Inclusive bounds of an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,17 @@ pub(super) struct TextRule {
 pub(super) static NODE_NAME: TextRule = TextRule {
     allowed: "a string of at most 255 bytes without control characters",
     fits: |text| text.len() <= 255 && !text.chars().any(char::is_control),
+};
+
+pub(super) static SERVER_NAME: TextRule = TextRule {
+    allowed: "a host name or an IP address",
+    fits: |text| text.is_empty() || ServerName::try_from(text).is_ok(),
+};
+
+/// A lower-case copy fits and matches nothing, which [`super::refusals`] tells.
+pub(super) static PEER_IDENTITY: TextRule = TextRule {
+    allowed: "\"yuzu://\", 64 hex digits and \"/server\"",
+    fits: |text| text.is_empty() || pki::is_server_identity(text),
 };
 
 /// The server keeps 64 bytes; a longer one is told by [`super::refusals`] (BOOT-16).
@@ -209,10 +224,11 @@ fn service(node: &Node) -> Result<Service, Misfit> {
 
 const MAX_ENDPOINTS: usize = 16;
 
-pub(super) const ENDPOINTS_ALLOWED: &str = "a list of \"http://host:port\"";
+pub(super) const ENDPOINTS_ALLOWED: &str =
+    "a list of \"http://host:port\" or \"https://host:port\"";
 
 /// The server's endpoints (BOOT-11, BOOT-15).
-pub(super) fn endpoints(node: &Node) -> Result<Vec<Endpoint>, Vec<Misfit>> {
+pub(super) fn endpoints(node: &Node) -> Result<(Scheme, Vec<Endpoint>), Vec<Misfit>> {
     let Raw::List(items) = &node.raw else {
         return Err(vec![Misfit::new(node, ENDPOINTS_ALLOWED)]);
     };
@@ -246,15 +262,19 @@ pub(super) fn endpoints(node: &Node) -> Result<Vec<Endpoint>, Vec<Misfit>> {
             "mixed_upstream_endpoints",
         ));
     }
+    let scheme = match items.first() {
+        Some(first) if is_https(first) => Scheme::Https,
+        _ => Scheme::Http,
+    };
     if misfits.is_empty() {
-        Ok(endpoints)
+        Ok((scheme, endpoints))
     } else {
         Err(misfits)
     }
 }
 
 fn endpoint(node: &Node) -> Result<Endpoint, Misfit> {
-    const ALLOWED: &str = "\"http://host:port\"";
+    const ALLOWED: &str = "\"http://host:port\" or \"https://host:port\"";
     let misfit = || Misfit {
         term: Some("bad_endpoint"),
         ..Misfit::new(node, ALLOWED)
@@ -268,14 +288,8 @@ fn endpoint(node: &Node) -> Result<Endpoint, Misfit> {
         .ok()
         .filter(|port| *port > 0)
         .ok_or_else(misfit)?;
-    match scheme {
-        "http" => {}
-        "https" => {
-            let fault = format!("asks for TLS, which is {}", later::NOT_SERVED);
-            let fix = "use http:// over a trusted network";
-            return Err(Misfit::because(node, fault, fix, later::TERM));
-        }
-        _ => return Err(misfit()),
+    if !["http", "https"].contains(&scheme) {
+        return Err(misfit());
     }
     let host = bare_host(host).ok_or_else(|| {
         let fault = format!("has a bad host: it is {}", node.raw.shape());
@@ -302,6 +316,54 @@ fn bare_host(host: &str) -> Option<String> {
     };
     let relative = host.strip_suffix('.').unwrap_or(host);
     (host.len() <= 253 && relative.split('.').all(label)).then(|| host.to_owned())
+}
+
+pub(super) const PATH_ALLOWED: &str = "a path of at most 4096 bytes";
+
+pub(super) fn is_path(text: &str) -> bool {
+    text.len() <= 4096 && !text.contains('\0')
+}
+
+const MAX_FILES: usize = 64;
+
+pub(super) const FILES_ALLOWED: &str = "a list of at most 64 paths";
+
+/// A list of paths, none of them empty.
+pub(super) fn files(node: &Node) -> Result<Vec<PathBuf>, Vec<Misfit>> {
+    let Raw::List(items) = &node.raw else {
+        return Err(vec![Misfit::new(node, FILES_ALLOWED)]);
+    };
+    if items.len() > MAX_FILES {
+        return Err(vec![Misfit::new(node, FILES_ALLOWED)]);
+    }
+    let path = |item: &Node| {
+        let text = item
+            .raw
+            .text()
+            .filter(|text| !text.is_empty() && is_path(text));
+        text.map(PathBuf::from)
+            .ok_or_else(|| Misfit::new(item, PATH_ALLOWED))
+    };
+    each(items, path)
+}
+
+/// Every item of a list, or every item that does not fit.
+pub(super) fn each<V>(
+    items: &[Node],
+    read: impl Fn(&Node) -> Result<V, Misfit>,
+) -> Result<Vec<V>, Vec<Misfit>> {
+    let (mut values, mut misfits) = (Vec::new(), Vec::new());
+    for (index, item) in items.iter().enumerate() {
+        match read(item) {
+            Ok(value) => values.push(value),
+            Err(misfit) => misfits.push(misfit.item(index)),
+        }
+    }
+    if misfits.is_empty() {
+        Ok(values)
+    } else {
+        Err(misfits)
+    }
 }
 
 pub(super) const ADDRESS_ALLOWED: &str = "an address like \"127.0.0.1:50051\" or \"[::1]:50051\"";

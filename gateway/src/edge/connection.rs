@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tracing::debug;
 use super::answers::{AnswerLedger, PieceId};
 use super::flood::Costly;
 use crate::observe::metrics::Metrics;
+use crate::pki::{BadCertificate, PeerCertificate};
 
 /// Identifies a connection of this process. Never used again for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +34,7 @@ impl ConnectionKey {
 /// What every connection of a listener is allowed.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionLimits {
-    /// The preface and the first frame must arrive within this time.
+    /// The preface and the first frame must arrive within this time, after a TLS handshake.
     pub(crate) preface_timeout: Duration,
     /// No received byte for this long: closed (LSN-4).
     pub(crate) idle_timeout: Duration,
@@ -91,7 +92,9 @@ pub(crate) struct Connection {
     peer: SocketAddr,
     limits: Arc<ConnectionLimits>,
     metrics: Arc<Metrics>,
+    peer_certificate: OnceLock<Result<PeerCertificate, BadCertificate>>,
     opened: Instant,
+    secured_ms: AtomicU64,
     last_byte_ms: AtomicU64,
     spoke_http2: AtomicBool,
     streams: AtomicUsize,
@@ -116,7 +119,9 @@ impl Connection {
             peer,
             limits,
             metrics,
+            peer_certificate: OnceLock::new(),
             opened: Instant::now(),
+            secured_ms: AtomicU64::new(0),
             last_byte_ms: AtomicU64::new(0),
             spoke_http2: AtomicBool::new(false),
             streams: AtomicUsize::new(0),
@@ -137,6 +142,24 @@ impl Connection {
     /// The peer's bare IP; IPv4-mapped IPv6 is folded to IPv4 (ORIGIN-1, ORIGIN-4).
     pub(crate) fn peer_ip(&self) -> IpAddr {
         self.peer.ip().to_canonical()
+    }
+
+    /// The certificate that the peer presented and TLS verified, if one was asked for.
+    pub(crate) fn peer_certificate(&self) -> Option<Result<&PeerCertificate, BadCertificate>> {
+        let certificate = self.peer_certificate.get()?;
+        Some(certificate.as_ref().map_err(|bad| *bad))
+    }
+
+    /// The peer presented this certificate and TLS verified it.
+    pub(crate) fn authenticated(&self, certificate: Result<PeerCertificate, BadCertificate>) {
+        // A connection has one handshake.
+        let _ = self.peer_certificate.set(certificate);
+    }
+
+    /// Whatever comes before HTTP/2 is complete: from now on its preface is waited for.
+    pub(crate) fn secured(&self, now: Instant) {
+        let since = now.duration_since(self.opened).as_millis() as u64;
+        self.secured_ms.store(since, Ordering::Relaxed);
     }
 
     /// The limits of its listener.
@@ -237,7 +260,8 @@ impl Connection {
     /// Judges the connection (LSN-4 and the edge's own limits).
     pub(crate) fn verdict(&self, now: Instant) -> Verdict {
         if !self.spoke_http2.load(Ordering::Relaxed) {
-            let until = self.opened + self.limits.preface_timeout;
+            let secured = Duration::from_millis(self.secured_ms.load(Ordering::Relaxed));
+            let until = self.opened + secured + self.limits.preface_timeout;
             return if now >= until {
                 Verdict::Close(CloseReason::NoPreface)
             } else {
@@ -424,6 +448,17 @@ mod tests {
         assert_eq!(c.verdict(at(&c, 9)), Verdict::CheckAt(at(&c, 10)));
         assert_eq!(
             c.verdict(at(&c, 10)),
+            Verdict::Close(CloseReason::NoPreface)
+        );
+    }
+
+    #[test]
+    fn the_preface_is_waited_for_after_the_handshake() {
+        let c = connection();
+        c.secured(at(&c, 7));
+        assert_eq!(c.verdict(at(&c, 16)), Verdict::CheckAt(at(&c, 17)));
+        assert_eq!(
+            c.verdict(at(&c, 17)),
             Verdict::Close(CloseReason::NoPreface)
         );
     }

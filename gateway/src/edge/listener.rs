@@ -1,8 +1,8 @@
 //! The accept loop of one listener.
 //!
 //! Responsible for the socket (backlog 4,096, TCP_NODELAY), the ceiling on connections, one task
-//! per connection, and the two ways to stop: draining with GOAWAY, then closing. Must never know
-//! what is served.
+//! per connection, which begins with the PROXY header and the TLS handshake, and the two ways to
+//! stop: draining with GOAWAY, then closing. Must never know what is served.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,6 +31,7 @@ use super::origin::OriginRule;
 use super::proxy_protocol::{self, Claim};
 use super::sources::{Place, Sources};
 use super::stream::OpenStream;
+use super::tls::{ServerTls, Transport};
 use crate::config;
 use crate::observe::metrics::Metrics;
 
@@ -96,13 +97,14 @@ impl BoundListener {
         })
     }
 
-    /// Starts to accept.
+    /// Starts to accept; without `tls` in plaintext.
     ///
     /// # Errors
     /// When the bound address can not be read back.
     pub(crate) fn serve<H: Handler>(
         self,
         handler: Arc<H>,
+        tls: Option<Arc<ServerTls>>,
         metrics: Arc<Metrics>,
     ) -> io::Result<RunningListener> {
         let mut config = self.config;
@@ -133,6 +135,7 @@ impl BoundListener {
             origin,
             sources: Sources::new(config.limits.max_connections_per_source),
             proxy_header_timeout: config.limits.proxy_header_timeout,
+            tls,
             builder: http2_builder(&config),
             shared: Arc::clone(&shared),
             handler,
@@ -192,6 +195,7 @@ struct Acceptor<H> {
     origin: OriginRule,
     sources: Arc<Sources>,
     proxy_header_timeout: Duration,
+    tls: Option<Arc<ServerTls>>,
     builder: http2::Builder<TokioExecutor>,
     shared: Arc<Shared>,
     handler: Arc<H>,
@@ -253,6 +257,15 @@ impl<H: Handler> Acceptor<H> {
                 place => place,
             },
         };
+        let stream = match &self.tls {
+            None => Transport::Plain(stream),
+            // Boxed, so that the task of a connection is not as large as a handshake.
+            Some(tls) => match Box::pin(tls.secure(stream, connection)).await {
+                Some(stream) => stream,
+                None => return,
+            },
+        };
+        connection.secured(Instant::now());
         let io = CountedIo::new(stream, Arc::clone(connection), FloodLimits::DEFAULT);
         let (acceptor, caller) = (Arc::clone(&self), Arc::clone(connection));
         let service = service_fn(move |mut request| {

@@ -19,6 +19,7 @@ mod sources;
 mod stream;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod tls;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -3,6 +3,7 @@
 //! Responsible for the order in which the rooms come up and go down. Must never know a rule of
 //! the rooms below.
 
+mod certificates;
 mod services;
 mod start;
 mod stop;
@@ -21,6 +22,7 @@ use crate::replay::Replayer;
 use crate::session::{OwnerContext, Registry};
 use crate::shed::{Listeners, MemoryShedder};
 use crate::upstream::Upstream;
+use crate::upstream::keep::Kept;
 
 pub use start::StartError;
 pub use stop::StopReport;
@@ -46,6 +48,7 @@ pub struct Gateway {
 struct Tasks {
     sweeper: tokio::task::JoinHandle<()>,
     shedder: MemoryShedder,
+    _certificates: Kept,
     _sampler: Sampler,
 }
 

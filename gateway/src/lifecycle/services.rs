@@ -1,7 +1,7 @@
 //! Which service answers a request of a listener.
 //!
-//! Responsible for routing by path prefix to what the listener serves (LSN-9). Must never look
-//! into a request.
+//! Responsible for routing by path prefix to what the listener serves (LSN-9), past the gate of
+//! management (MGMT-AUTH-1). Must never look into a request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,12 +15,15 @@ use crate::agent_service::AgentService;
 use crate::edge::connection::Connection;
 use crate::edge::{ConnectionKey, Handler, Response, grpc};
 use crate::management::ManagementService;
+use crate::management::authorization::Gate;
 use crate::session::Registry;
 
 /// What one listener serves.
 pub(super) struct Services {
     pub(super) agent: Option<Arc<AgentService>>,
     pub(super) management: Option<Arc<ManagementService>>,
+    /// Who may call it; `None` asks nobody.
+    pub(super) gate: Option<Gate>,
     pub(super) registry: Arc<Registry>,
 }
 
@@ -47,6 +50,9 @@ impl Handler for Services {
         if path.starts_with("/yuzu.server.v1.ManagementService/")
             && let Some(service) = self.management.clone()
         {
+            if let Some(Err(status)) = self.gate.as_ref().map(|gate| gate.admit(&connection)) {
+                return Box::pin(std::future::ready(grpc::refuse(status)));
+            }
             return Box::pin(async move {
                 service
                     .call(request, &connection)

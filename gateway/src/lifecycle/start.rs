@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
+use super::certificates::{self, Certificates};
 use super::services::Services;
 use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
@@ -44,6 +45,13 @@ pub enum StartError {
         /// What the system says.
         error: io::Error,
     },
+    /// A listener's certificate files can't be served (BOOT-24).
+    #[error("listener_tls_files: {0}")]
+    Credentials(String),
+    /// The CA files of the management listeners leave nobody to admit, or too many (MGMT-AUTH-8,
+    /// MGMT-AUTH-9, MGMT-AUTH-13).
+    #[error("{0}")]
+    Peer(String),
     /// The metrics could not be registered.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -70,6 +78,7 @@ impl Gateway {
     /// When an address can not be bound; nothing is served then.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new(&config.node.name)?);
+        let certificates = Certificates::load(&config, &metrics).await?;
         let bound = bind_listeners(&config, &metrics)?;
         let health = bind_http("observe.health_address", config.observe.health_address)?;
         let scrape = bind_http("observe.metrics_address", config.observe.metrics_address)?;
@@ -115,9 +124,9 @@ impl Gateway {
             Arc::clone(&metrics),
             config.command.clone(),
         ));
-        let listeners = serve(&config, bound, &owners, &router, &batcher)?;
+        let listeners = serve(&config, bound, &certificates, &owners, &router, &batcher)?;
         let listeners = Arc::new(listeners);
-        let tasks = start_tasks(&config, &registry, &listeners, &metrics);
+        let tasks = start_tasks(&config, &registry, &listeners, &metrics, certificates);
         let readiness = readiness(&config, &upstream, &replayer, &tasks, &listeners);
         let health = HttpServer::start(health, health::routes(&config.node.name, readiness))?;
         let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
@@ -194,6 +203,7 @@ fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, 
 fn serve(
     config: &Config,
     bound: Vec<(config::Listener, BoundListener)>,
+    certificates: &Certificates,
     owners: &Arc<OwnerContext>,
     router: &Arc<Router>,
     batcher: &Batcher,
@@ -218,9 +228,11 @@ fn serve(
                 management: listener
                     .serves(Service::Management)
                     .then(|| Arc::clone(&management)),
+                gate: certificates.gate(&listener.name),
                 registry: Arc::clone(&owners.registry),
             };
-            let running = bound.serve(Arc::new(services), Arc::clone(&owners.metrics))?;
+            let tls = certificates.of(&listener.name);
+            let running = bound.serve(Arc::new(services), tls, Arc::clone(&owners.metrics))?;
             Ok((listener, running))
         })
         .collect()
@@ -231,6 +243,7 @@ fn start_tasks(
     registry: &Arc<Registry>,
     listeners: &Listeners,
     metrics: &Arc<Metrics>,
+    certificates: Certificates,
 ) -> Tasks {
     let swept = Arc::clone(registry);
     let sweeper = tokio::spawn(async move {
@@ -254,6 +267,7 @@ fn start_tasks(
     Tasks {
         sweeper,
         shedder,
+        _certificates: certificates.follow(),
         _sampler: sampler,
     }
 }
@@ -266,7 +280,8 @@ fn readiness(
     tasks: &Tasks,
     listeners: &Listeners,
 ) -> Arc<Readiness> {
-    let (running, breaker, replayer) = (upstream.clone(), upstream.clone(), replayer.clone());
+    let (running, breaker, files) = (upstream.clone(), upstream.clone(), upstream.clone());
+    let replayer = replayer.clone();
     let sweeper = tasks.sweeper.abort_handle();
     let served = Arc::clone(listeners);
     let allow_none = config.lab.allow_no_listeners;
@@ -290,8 +305,7 @@ fn readiness(
         .check("agent_sup", || true)
         .check("router", || true)
         .check("sessions_index", || true)
-        // Without TLS upstream there is no file to miss.
-        .check("upstream_tls_files", || true)
+        .check("upstream_tls_files", move || files.tls_files_usable())
         .build();
     Arc::new(readiness)
 }
@@ -314,7 +328,7 @@ fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)
             listener = %listener.name,
             address = %running.address(),
             services = %services(listener),
-            transport = "plaintext",
+            transport = certificates::transport(listener),
             "listening"
         );
     }
@@ -330,7 +344,7 @@ fn say_started(config: &Config, listeners: &[(config::Listener, RunningListener)
     info!(
         node = %config.node.name,
         upstream,
-        transport = "plaintext",
+        transport = certificates::upstream_transport(&config.upstream),
         "gateway started"
     );
 }

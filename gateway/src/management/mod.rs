@@ -1,9 +1,10 @@
 //! ManagementService, as the server and operators call it.
 //!
-//! Responsible for reading requests and answering from the session table and the router. Must
-//! never check the caller: a listener that serves management is the gate (MGMT-6).
+//! Responsible for reading requests and answering from the session table and the router. The
+//! handlers never check the caller: [`authorization`] is the gate before them (MGMT-6).
 
 mod agents;
+pub(crate) mod authorization;
 mod events;
 mod inventory;
 mod send_command;

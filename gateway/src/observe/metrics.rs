@@ -144,6 +144,8 @@ families! {
             &["batch_heartbeat", "exception"],
         ]
     );
+    /// Calls that found no connection because TLS to the server failed, by call and alert
+    upstream_tls_handshake_failures_total: IntCounterVec = counters(&["rpc_name", "kind"], &[]);
     /// Transitions of the circuit breaker, by the state entered
     upstream_circuit_transitions_total: IntCounterVec =
         counters(&["state"], &[&["closed"], &["open"], &["half_open"]]);
@@ -228,6 +230,34 @@ families! {
         ]
     );
 
+    /// Management calls refused because of their peer
+    mgmt_auth_rejected_total: IntCounterVec = counters(
+        &["reason"],
+        &[
+            &["internal_error"],
+            &["no_pins_configured"],
+            &["no_pins_resolved"],
+            &["pin_mismatch"],
+            &["missing_server_auth_eku"],
+            &["bad_peer_cert"],
+            &["bad_pin_config"],
+            &["no_uri_san"],
+            &["identity_mismatch"],
+            &["identity_unresolved"],
+            &["revoked"],
+        ]
+    );
+    /// Management calls admitted, by what admitted their peer
+    mgmt_auth_admitted_total: IntCounterVec =
+        counters(&["method"], &[&["identity"], &["pin"]]);
+    /// Management calls judged while a configured pin has never had a key
+    mgmt_auth_pin_unresolved_total: IntCounter = counter();
+    /// Unix time at which a pin file last brought another key; 0 means not since the start
+    mgmt_pin_rotated_timestamp_seconds: IntGauge = gauge();
+    /// Unix time at which the first certificate of a file ends
+    cert_expiry_timestamp_seconds: IntGaugeVec = labelled_gauges(&["role", "name"]);
+    /// 1 while a certificate file can be read
+    cert_file_readable: IntGaugeVec = labelled_gauges(&["role", "name"]);
     /// Request bytes discarded
     grpc_dropped_data_bytes_total: IntCounterVec =
         counters(&["reason"], &[&["extra_request_data"], &["stream_ended"]]);
@@ -248,6 +278,8 @@ families! {
     listener_source_refused_total: IntCounterVec = counters(&["listener"], &[]);
     /// Connections closed because they had no session for too long
     listener_unregistered_closed_total: IntCounter = counter();
+    /// TLS handshakes of peers that failed
+    listener_tls_handshake_failures_total: IntCounterVec = counters(&["listener", "kind"], &[]);
     /// Open connections
     listener_connections: IntGaugeVec = gauges("listener", &[]);
     /// Ceiling on open connections in force

@@ -125,6 +125,12 @@ impl Client {
                 .upstream_rpc_errors_total
                 .with_label_values(&[rpc.label(), code])
                 .inc();
+            if let Some(kind) = error.tls_failure() {
+                self.metrics
+                    .upstream_tls_handshake_failures_total
+                    .with_label_values(&[rpc.label(), kind])
+                    .inc();
+            }
             log_failure(rpc, error, code);
         }
     }
@@ -149,7 +155,7 @@ impl Client {
                 .open()
                 .map_err(|_full| CallError::TooManyStreams)?;
             let left = until.saturating_duration_since(Instant::now());
-            let request = frame::request(rpc, connection.authority(), session, left)?;
+            let request = frame::request(rpc, connection.origin(), session, left)?;
             match connection.send(request, message.clone()) {
                 Ok(answer) => return Ok(Sent { answer, slot }),
                 // It was ending: nothing was sent, and there will be another one.

@@ -17,7 +17,7 @@ use futures_util::future::poll_fn;
 use h2::client::{self, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, Reason};
 use http::Request;
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -71,6 +71,7 @@ pub(crate) enum Condition {
 pub(crate) struct Connection {
     sender: SendRequest<Bytes>,
     ledger: Arc<Ledger>,
+    scheme: Scheme,
     authority: Authority,
     /// Takes no more requests.
     closed: AtomicBool,
@@ -84,7 +85,7 @@ impl Connection {
     /// The socket broke.
     pub(crate) async fn start<S>(
         stream: S,
-        authority: Authority,
+        (scheme, authority): (Scheme, Authority),
         max_streams: usize,
         keep_alive: KeepAlive,
     ) -> Result<(Arc<Connection>, watch::Receiver<Condition>), ConnectError>
@@ -111,6 +112,7 @@ impl Connection {
         let connection = Arc::new(Connection {
             sender,
             ledger: Ledger::new(max_streams),
+            scheme,
             authority,
             closed: AtomicBool::new(false),
         });
@@ -156,9 +158,9 @@ impl Connection {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Host and port for `:authority`.
-    pub(crate) fn authority(&self) -> &Authority {
-        &self.authority
+    /// `:scheme` and `:authority`.
+    pub(crate) fn origin(&self) -> (&Scheme, &Authority) {
+        (&self.scheme, &self.authority)
     }
 
     /// The streams of this connection.

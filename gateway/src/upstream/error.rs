@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::breaker::Verdict;
 use crate::observe::log::safe_text;
+use crate::pki;
 
 /// Why a connection could not be made, or why it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct ConnectError {
     pub(crate) code: &'static str,
     /// What happened, for people.
     pub(crate) text: Arc<str>,
+    /// When TLS failed: value of the metric label `kind` (UPCH-6).
+    pub(crate) tls: Option<&'static str>,
 }
 
 impl ConnectError {
@@ -24,11 +27,26 @@ impl ConnectError {
         Self {
             code,
             text: text.into(),
+            tls: None,
+        }
+    }
+
+    /// A failure of TLS, of the `kind` that is counted.
+    pub(crate) fn tls(code: &'static str, kind: &'static str, text: impl Into<Arc<str>>) -> Self {
+        Self {
+            tls: Some(kind),
+            ..Self::new(code, text)
         }
     }
 
     pub(crate) fn io(error: &std::io::Error) -> Self {
         use std::io::ErrorKind;
+        let cause = error.get_ref();
+        if let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
+            // It may quote names of the server's certificate.
+            let text = format!("TLS: {}", safe_text(&cause.to_string()));
+            return Self::tls("tls_alert", pki::alert_name(cause), text);
+        }
         let code = match error.kind() {
             ErrorKind::ConnectionRefused => "econnrefused",
             ErrorKind::TimedOut => "timeout",
@@ -137,6 +155,14 @@ impl CallError {
             Self::Status(code, _) => DIGITS[*code as usize],
             Self::Answer(_) | Self::Crashed => "exception",
         })
+    }
+
+    /// How TLS failed, when it did (UPCH-6).
+    pub(crate) fn tls_failure(&self) -> Option<&'static str> {
+        match self {
+            Self::NotConnected(error) | Self::Closed(error) => error.tls,
+            _ => None,
+        }
     }
 
     /// What it means to the breaker (BREAKER-4, BREAKER-5).

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE, USER_AGENT};
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version};
 use yuzu_proto::SESSION_HEADER;
 use yuzu_proto::wire::{GRPC_PREFIX, put_grpc_prefix};
@@ -39,12 +39,12 @@ pub(crate) fn prefixed(message: &[u8]) -> Bytes {
 /// whoever stored it, and ends the call as one that cannot be encoded.
 pub(crate) fn request(
     rpc: Rpc,
-    authority: &Authority,
+    (scheme, authority): (&Scheme, &Authority),
     session: Option<&str>,
     left: Duration,
 ) -> Result<Request<()>, CallError> {
     let uri = Uri::builder()
-        .scheme("http")
+        .scheme(scheme.clone())
         .authority(authority.clone())
         .path_and_query(rpc.path())
         .build()

@@ -8,9 +8,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::uri::Scheme;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::carrier::Carrier;
 use super::channel::{Channel, State};
 use super::connection::{Condition, Connection, KeepAlive};
 use super::dial::dial;
@@ -18,6 +20,7 @@ use super::error::ConnectError;
 use super::lane::Lanes;
 use super::order::Order;
 use super::redial::{Redial, STABLE};
+use super::tls::{BAD_TLS_OPTIONS, ClientTls};
 use crate::config::Endpoint;
 use crate::observe::metrics::Metrics;
 
@@ -35,7 +38,8 @@ pub(crate) struct Settings {
     /// How long a standby is used before the preferred endpoints are tried again; zero is until
     /// it fails.
     pub(crate) failback_after: Duration,
-    /// Bound of one attempt, the wait for the server's SETTINGS included.
+    /// Bound of one attempt, the wait for the server's SETTINGS included; over TLS, of the TCP
+    /// connect and of what follows it, each.
     pub(crate) connect_timeout: Duration,
     /// TCP_NODELAY.
     pub(crate) nodelay: bool,
@@ -43,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) keep_alive: KeepAlive,
     /// Streams in use at most, whatever the server allows.
     pub(crate) max_streams: usize,
+    /// `None` is plaintext.
+    pub(crate) tls: Option<Arc<ClientTls>>,
 }
 
 /// Keeps the connection up.
@@ -101,12 +107,14 @@ impl Keeper {
                 Ok(made) => self.serve(made, &mut order, &mut redial).await,
                 Err((at, error)) => (at, error, redial.failed(jitter())),
             };
-            tracing::warn!(
-                endpoint = %self.settings.endpoints[at],
-                reason = %error.text,
-                redial_in_ms = pause.as_millis() as u64,
-                "no upstream connection"
-            );
+            if !told_elsewhere(&error) {
+                tracing::warn!(
+                    endpoint = %self.settings.endpoints[at],
+                    reason = %error.text,
+                    redial_in_ms = pause.as_millis() as u64,
+                    "no upstream connection"
+                );
+            }
             if !pause.is_zero() {
                 self.state.send_replace(State::Down(error));
                 sleep(pause).await;
@@ -121,6 +129,7 @@ impl Keeper {
             match self.connect(*at).await {
                 Ok(made) => return Ok(made),
                 Err(error) if tried + 1 == round.len() => return Err((*at, error)),
+                Err(error) if told_elsewhere(&error) => {}
                 Err(error) => tracing::warn!(
                     endpoint = %self.settings.endpoints[*at],
                     reason = %error.text,
@@ -177,6 +186,7 @@ impl Keeper {
             nodelay,
             keep_alive,
             max_streams,
+            tls,
             ..
         } = &self.settings;
         let endpoint = &endpoints[at];
@@ -184,24 +194,34 @@ impl Keeper {
             .to_string()
             .parse()
             .map_err(|_| ConnectError::new("other", "the endpoint is no authority"))?;
-        let deadline = Instant::now() + *connect_timeout;
-        let stream = dial(endpoint, *connect_timeout, *nodelay).await?;
+        let mut deadline = Instant::now() + *connect_timeout;
+        let stream = dial(endpoint, *connect_timeout, *nodelay).await;
+        let (carrier, scheme) = match tls {
+            None => (Carrier::Plain(stream?), Scheme::HTTP),
+            Some(tls) => {
+                let stream = stream.inspect_err(|_| tls.not_reached())?;
+                deadline = Instant::now() + *connect_timeout;
+                let secured = timeout_at(deadline, tls.secure(stream, endpoint)).await;
+                let secured = secured.unwrap_or_else(|_| Err(slow("completed no TLS handshake")));
+                (secured?, Scheme::HTTPS)
+            }
+        };
+        let alert = carrier.alert();
+        let told = |error| alert.get().cloned().unwrap_or(error);
+        let origin = (scheme, authority);
         let (connection, mut condition) =
-            Connection::start(stream, authority, *max_streams, *keep_alive).await?;
+            Connection::start(carrier, origin, *max_streams, *keep_alive)
+                .await
+                .map_err(told)?;
         // Before the server's SETTINGS its limit is a guess, and streams over it would be refused.
         let settled = condition.wait_for(|now| *now != Condition::Unsettled);
         match timeout_at(deadline, settled).await {
             Ok(Ok(now)) => match &*now {
-                Condition::Over(error) => return Err(error.clone()),
+                Condition::Over(error) => return Err(told(error.clone())),
                 Condition::Unsettled | Condition::Open(_) | Condition::Leaving => {}
             },
             Ok(Err(_gone)) => return Err(gone()),
-            Err(_elapsed) => {
-                return Err(ConnectError::new(
-                    "timeout",
-                    "the server sent no http/2 settings",
-                ));
-            }
+            Err(_elapsed) => return Err(slow("sent no http/2 settings")),
         }
         Ok(Made {
             at,
@@ -294,6 +314,15 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.state.send_replace(State::Closed);
     }
+}
+
+/// Whether [`ClientTls`] reports it, at its own pace (LOG-6).
+fn told_elsewhere(error: &ConnectError) -> bool {
+    error.tls == Some(BAD_TLS_OPTIONS)
+}
+
+fn slow(fault: &str) -> ConnectError {
+    ConnectError::new("timeout", format!("the server {fault}"))
 }
 
 /// The task of a connection ended without a word.

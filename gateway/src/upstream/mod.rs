@@ -5,6 +5,7 @@
 //! unchanged. Must never know what an agent or a session is.
 
 mod breaker;
+mod carrier;
 mod channel;
 mod circuit;
 mod client;
@@ -24,6 +25,7 @@ mod rpc;
 mod saturation;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tls;
 mod transport;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,6 +49,7 @@ use permits::Class;
 pub use rpc::Rpc;
 use saturation::Detector;
 pub(crate) use saturation::NoticeCounts;
+use tls::ClientTls;
 
 use crate::config;
 use crate::observe::metrics::Metrics;
@@ -68,6 +71,7 @@ pub(crate) const TOO_MANY_LAST: Duration = Duration::from_millis(100);
 pub struct Upstream {
     inner: Arc<Inner>,
     guardian: Arc<Semaphore>,
+    tls: Option<Arc<ClientTls>>,
     tasks: Arc<Mutex<Vec<Kept>>>,
 }
 
@@ -108,6 +112,10 @@ impl Upstream {
             async move { timer.run().await }
         })];
         let lanes = Lanes::new(config, RESERVED_STREAMS, &metrics);
+        let tls = ClientTls::new(config).map(Arc::new);
+        if let (Some(tls), Some(endpoint)) = (&tls, config.endpoints.first()) {
+            tls.warn_of_files(endpoint);
+        }
         let channel = (!config.endpoints.is_empty()).then(|| {
             let settings = Settings {
                 endpoints: config.endpoints.clone(),
@@ -118,6 +126,7 @@ impl Upstream {
                 max_streams: config.register_concurrency
                     + config.inventory_concurrency
                     + RESERVED_STREAMS,
+                tls: tls.clone(),
             };
             let (channel, keeper) = Keeper::new(settings, Arc::clone(&lanes), Arc::clone(&metrics));
             let keeper = Arc::new(keeper);
@@ -153,6 +162,7 @@ impl Upstream {
         Upstream {
             inner: Arc::new(inner),
             guardian,
+            tls,
             tasks: Arc::new(Mutex::new(tasks)),
         }
     }
@@ -295,6 +305,11 @@ impl Upstream {
     pub fn is_running(&self) -> bool {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         !tasks.is_empty() && tasks.iter().all(|task| !task.is_finished())
+    }
+
+    /// Whether the latest connection did not fail for its TLS files (UPCH-4).
+    pub fn tls_files_usable(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.files_usable())
     }
 
     /// Whether a connection is up.

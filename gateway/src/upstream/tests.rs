@@ -62,6 +62,7 @@ pub(crate) fn settings(address: SocketAddr) -> Settings {
         nodelay: true,
         keep_alive: keeper::KEEP_ALIVE,
         max_streams: 117,
+        tls: None,
     }
 }
 

@@ -6,12 +6,13 @@
 )]
 
 use clap::{Parser, ValueEnum};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 use yuzu_tests::cli::{Interval, check_descriptors, duration, interval, resolve, stop_signal};
 use yuzu_tests::fleet::{Answer, Fleet, Misbehaviour, Options, Outcome, Periodic, Rpc, Snapshot};
-use yuzu_tests::raw::code;
+use yuzu_tests::raw::{self, Tls, code};
 
 /// Simulated agents: each opens one connection to a gateway, registers, subscribes, sends
 /// heartbeats and answers commands. A lost agent comes back with the real agent's backoff
@@ -22,6 +23,12 @@ struct Arguments {
     /// The gateway's agent listener, host:port.
     #[arg(long, default_value = "127.0.0.1:50051")]
     gateway: String,
+    /// PEM file with the CA of the gateway; with it the agents speak TLS.
+    #[arg(long, value_name = "FILE")]
+    ca_cert: Option<PathBuf>,
+    /// Name that the gateway's certificate must have; without it the host of --gateway.
+    #[arg(long, value_name = "NAME", requires = "ca_cert")]
+    tls_name: Option<String>,
     /// Number of agents, one connection each (one process holds about 19,000).
     #[arg(long, default_value_t = 1)]
     agents: usize,
@@ -104,6 +111,7 @@ impl Arguments {
         if !(self.backoff_scale >= 0.0 && self.backoff_scale <= 1_000.0) {
             return Err("--backoff-scale must be between 0 and 1000".into());
         }
+        let tls = self.tls()?;
         let after = self.misbehave_after;
         let periodic =
             |every: Interval, bytes| every.0.map(|interval| Periodic { interval, bytes });
@@ -131,8 +139,28 @@ impl Arguments {
             connects_per_second: self.connect_per_second,
             backoff_scale: self.backoff_scale,
             enrollment_token: self.token,
+            connection: raw::Options {
+                tls,
+                ..raw::Options::default()
+            },
             ..Options::new(resolve(&self.gateway).await?, self.agents)
         })
+    }
+}
+
+impl Arguments {
+    fn tls(&self) -> Result<Option<Tls>, String> {
+        let Some(path) = &self.ca_cert else {
+            return Ok(None);
+        };
+        let pem = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let host = self
+            .gateway
+            .rsplit_once(':')
+            .map_or(&*self.gateway, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = self.tls_name.as_deref().unwrap_or(host);
+        Tls::trusting(&pem)?.named(name).map(Some)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::body::Body;
 use super::call::{Answer, Receiver, Request, Sender};
+use super::carrier::Carrier;
 use super::frame;
 use super::status::CallError;
+use super::tls::Tls;
 use super::wire::{Control, Wire};
 use bytes::Bytes;
 use http::uri::{Authority, Scheme};
@@ -34,6 +36,8 @@ pub struct Options {
     pub max_message_bytes: usize,
     /// Sent before everything else, as a proxy does.
     pub preamble: Vec<u8>,
+    /// TLS; plaintext by default.
+    pub tls: Option<Tls>,
 }
 
 impl Default for Options {
@@ -46,6 +50,7 @@ impl Default for Options {
             source: None,
             max_message_bytes: 4 << 20,
             preamble: Vec::new(),
+            tls: None,
         }
     }
 }
@@ -63,13 +68,14 @@ pub struct Connection {
     authority: Authority,
     local: SocketAddr,
     max_message_bytes: usize,
+    scheme: Scheme,
 }
 
 impl Connection {
     /// Dials and starts HTTP/2.
     ///
     /// # Errors
-    /// [`CallError::Connect`] when there is no TCP connection in time, otherwise
+    /// [`CallError::Connect`] when there is no TCP connection or no TLS on it in time, otherwise
     /// [`CallError::Disconnected`].
     pub async fn open(address: SocketAddr, options: &Options) -> Result<Self, CallError> {
         let mut tcp = tokio::time::timeout(options.connect_timeout, dial(address, options.source))
@@ -94,8 +100,15 @@ impl Connection {
                 .keep_alive_timeout(KEEPALIVE_TIMEOUT)
                 .keep_alive_while_idle(true);
         }
-        let wire = TokioIo::new(Wire::new(tcp, control.clone()));
-        let (requests, driver) = builder.handshake(wire).await?;
+        let wire = Wire::new(tcp, control.clone());
+        let carrier = match &options.tls {
+            None => Carrier::Plain(wire),
+            Some(tls) => tokio::time::timeout(options.connect_timeout, tls.secure(wire))
+                .await
+                .map_err(|_| CallError::Connect(std::io::ErrorKind::TimedOut.into()))?
+                .map_err(CallError::Connect)?,
+        };
+        let (requests, driver) = builder.handshake(TokioIo::new(carrier)).await?;
         let (end, ended) = watch::channel(false);
         tokio::spawn(async move {
             // How it ended shows in the calls; here only that it did.
@@ -109,6 +122,10 @@ impl Connection {
             authority: authority_of(address),
             local,
             max_message_bytes: options.max_message_bytes,
+            scheme: match options.tls {
+                Some(_) => Scheme::HTTPS,
+                None => Scheme::HTTP,
+            },
         })
     }
 
@@ -226,7 +243,7 @@ impl Connection {
         request: &Request,
         body: Body,
     ) -> impl Future<Output = Result<Receiver, CallError>> + Send + use<> {
-        let http = request.to_http(Scheme::HTTP, self.authority.clone(), body);
+        let http = request.to_http(self.scheme.clone(), self.authority.clone(), body);
         let mut requests = self.requests.clone();
         let limit = self.max_message_bytes;
         async move {

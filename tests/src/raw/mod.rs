@@ -7,12 +7,15 @@
 
 mod body;
 mod call;
+mod carrier;
 mod connection;
 mod frame;
 mod status;
+mod tls;
 mod wire;
 
 pub use call::{Answer, Receiver, Request, Sender, Slot};
 pub use connection::{Connection, Options};
 pub use frame::{FrameReader, PREFIX_BYTES, frame, frame_message};
 pub use status::{CallError, Status, code};
+pub use tls::{Tls, Version};

@@ -11,7 +11,7 @@ use yuzu_server_stub::{Action, Fault, Rpc};
 use yuzu_tests::testbed::TestBed;
 
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -24,7 +24,7 @@ impl Write for Log {
 }
 
 impl Log {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
     }
 }
@@ -37,7 +37,7 @@ static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| {
 });
 
 /// Everything the gateway writes on this thread, which is the whole runtime of a test.
-fn capture() -> (Log, tracing::subscriber::DefaultGuard) {
+pub(crate) fn capture() -> (Log, tracing::subscriber::DefaultGuard) {
     LazyLock::force(&SECOND);
     let log = Log::default();
     let writer = log.clone();

@@ -3,6 +3,8 @@
 //!
 //! One binary for all themes, so that the whole suite links once.
 
+mod authorization;
+mod certificates;
 mod command;
 mod guardian;
 mod heartbeat;
@@ -19,5 +21,7 @@ mod shutdown;
 mod slow_peers;
 mod subscribe;
 mod support;
+mod tls;
 mod upstream;
+mod upstream_tls;
 mod verbatim;

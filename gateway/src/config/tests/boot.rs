@@ -319,17 +319,8 @@ fn warns_of_a_message_limit_below_the_largest_inventory_report() {
 fn what_changes_security_or_reachability_is_refused_until_it_is_served() {
     let agent = |extra: &str| SOUND.replacen("name = \"agent\"", extra, 1);
     for text in [
-        agent("tls = {}"),
-        agent("tls.min_version = \"1.2\""),
         agent("services = [\"agent\", \"node\"]").replacen("services = [\"agent\"]\n", "", 1),
-        SOUND.replace("http://", "https://"),
-        with("[upstream.tls]\nca_file = \"ca.pem\"\n"),
-        with("[upstream.tls]\nserver_name = \"s\"\n"),
         with("[node]\nvisibility = \"private\"\n"),
-        with("[management]\npeer_auth_mode = \"identity\"\n"),
-        with("[management]\npeer_identity = \"yuzu://x/server\"\n"),
-        with("[[management.peer_pins]]\ncert_file = \"x\"\n"),
-        with("[management]\npeer_denied = [\"01\"]\n"),
         with("[cluster]\nseed_dns_name = \"gateway\"\n"),
         with("[cluster]\nseed_nodes = [\"10.0.0.2\"]\n"),
     ] {
@@ -364,7 +355,7 @@ fn what_only_tunes_a_missing_feature_warns_once_per_table() {
     let text = with(
         "[memory.reclaim]\nenabled = false\n\
          [routing]\nmax_sessions = 1\n[shift]\nimbalance = 2\ncpu_high = 0.5\n\
-         [cluster]\nredial_interval_ms = 5000\n[management]\npin_refresh_ms = 5000\n",
+         [cluster]\nredial_interval_ms = 5000\n",
     );
     let (lines, starts) = lines(&text);
     assert!(starts);
@@ -375,7 +366,6 @@ fn what_only_tunes_a_missing_feature_warns_once_per_table() {
             "g.toml:16:16: routing has no effect in this version (max_sessions)",
             "g.toml:18:13: shift has no effect in this version (cpu_high, imbalance)",
             "g.toml:21:22: cluster has no effect in this version (redial_interval_ms)",
-            "g.toml:23:18: management has no effect in this version (pin_refresh_ms)",
         ]
     );
 }

@@ -70,6 +70,7 @@ const INTEGERS: &[(&str, u64, u64, u64)] = &[
         600_000,
         1_000,
     ),
+    ("listener.limits.handshake_timeout_ms", 100, 600_000, 10_000),
     ("listener.limits.request_timeout_ms", 100, 600_000, 30_000),
     (
         "listener.limits.max_message_bytes",
@@ -146,6 +147,7 @@ const INTEGERS: &[(&str, u64, u64, u64)] = &[
         8_388_608,
     ),
     ("command.slow_caller_timeout_ms", 100, 600_000, 5_000),
+    ("management.pin_refresh_ms", 100, 3_600_000, 5_000),
     ("shutdown.flush_budget_ms", 0, 600_000, 20_000),
     ("observe.gauge_interval_ms", 100, 3_600_000, 10_000),
 ];

@@ -2,7 +2,9 @@
 
 mod boot;
 mod every_key;
+mod files;
 mod in_force;
+mod peers;
 mod samples;
 mod texts;
 mod variables;
@@ -10,7 +12,10 @@ mod wild;
 
 use std::ffi::OsString;
 
+use std::sync::LazyLock;
+
 use super::{Config, Loaded, Machine, Place, Problem, Refused, Source, SourceFile, load};
+use crate::pki::testing::{Authority, Directory, Wish};
 
 /// Ten lines that start: both listeners and an endpoint.
 const SOUND: &str = r#"
@@ -47,6 +52,58 @@ fn source(text: &str, variables: &[(&str, &str)]) -> Source {
     }
 }
 
+/// The production file, with certificates where it says that they are.
+fn production() -> &'static str {
+    static PRODUCTION: LazyLock<(Install, String)> = LazyLock::new(|| {
+        let install = Install::new();
+        let text = include_str!("../../../../config/gateway.prod.toml");
+        let text = text.replace(
+            "/etc/yuzu/certs",
+            &install.directory.path("").display().to_string(),
+        );
+        (install, text)
+    });
+    &PRODUCTION.1
+}
+
+/// The certificate files of an install, with their usual names.
+struct Install {
+    authority: Authority,
+    directory: Directory,
+}
+
+impl Install {
+    fn new() -> Self {
+        let (authority, directory) = (Authority::new("ca"), Directory::new());
+        let gateway = authority.issue(Wish::default());
+        directory.write("default-gateway.pem", gateway.certificate);
+        directory.write("default-gateway.key", gateway.key);
+        directory.write("default-ca.pem", authority.pem());
+        directory.write(
+            "default-server.pem",
+            authority.issue(Wish::default()).certificate,
+        );
+        Self {
+            authority,
+            directory,
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.path(name).display().to_string()
+    }
+
+    /// The keys of a `[listener.tls]` with these files.
+    fn tls(&self) -> String {
+        format!(
+            "cert_file = \"{}\"\nkey_file = \"{}\"\nca_file = \"{}\"\n",
+            self.path("default-gateway.pem"),
+            self.path("default-gateway.key"),
+            self.path("default-ca.pem")
+        )
+    }
+}
+
 fn loaded(text: &str) -> Loaded {
     loaded_with(text, &[])
 }
@@ -76,7 +133,7 @@ fn lines_with(text: &str, variables: &[(&str, &str)]) -> (Vec<String>, bool) {
 fn terms(text: &str) -> Vec<&'static str> {
     let term = |problem: &Problem| match problem.effect {
         super::Effect::Refuses(term) => Some(term),
-        super::Effect::Warns => None,
+        super::Effect::Warns | super::Effect::SaidAtStart => None,
     };
     refused(text).problems.iter().filter_map(term).collect()
 }

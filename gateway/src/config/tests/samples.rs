@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 
 use super::super::document;
 use super::super::keys;
-use super::super::{Config, Listener, Loaded, LogFormat, SourceFile};
-use super::{SOUND, loaded, loaded_with};
+use super::super::{
+    Config, Listener, ListenerTls, Loaded, LogFormat, PeerPin, Scheme, SourceFile, UpstreamTls,
+};
+use super::{SOUND, loaded, loaded_with, production};
 
 const DEVELOPMENT: &str = include_str!("../../../../config/gateway.toml");
-const PRODUCTION: &str = include_str!("../../../../config/gateway.prod.toml");
 
 fn defaults() -> Config {
     let mut config = Config::default();
@@ -29,12 +31,40 @@ fn the_development_file_is_the_defaults_on_loopback() {
     assert_eq!(loaded.warnings, []);
 }
 
+/// The directory of the certificates in [`production`].
+fn certificates() -> PathBuf {
+    let line = production()
+        .lines()
+        .find(|line| line.starts_with("cert_file"))
+        .expect("a path");
+    let path = line.split('"').nth(1).expect("a string");
+    Path::new(path).parent().expect("a directory").to_owned()
+}
+
 #[test]
-fn the_production_file_is_the_defaults_but_for_the_server_and_the_log_format() {
+fn the_production_file_is_the_defaults_but_for_the_server_tls_and_the_log_format() {
+    let at = |name: &str| certificates().join(name);
     let mut expected = defaults();
+    for listener in &mut expected.listeners {
+        listener.address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        listener.tls = Some(ListenerTls {
+            cert_file: at("default-gateway.pem"),
+            key_file: at("default-gateway.key"),
+            ca_file: at("default-ca.pem"),
+            ..ListenerTls::of(&listener.services)
+        });
+    }
     expected.upstream.endpoints[0].host = "yuzu-server".into();
+    expected.upstream.scheme = Scheme::Https;
+    expected.upstream.tls = UpstreamTls {
+        ca_file: at("default-ca.pem"),
+        cert_file: at("default-gateway.pem"),
+        key_file: at("default-gateway.key"),
+        server_name: String::new(),
+    };
+    expected.management.peer_pins = vec![PeerPin::CertFile(at("default-server.pem"))];
     expected.observe.log_format = LogFormat::Json;
-    let loaded = loaded(PRODUCTION);
+    let loaded = loaded(production());
     assert_eq!(loaded.config, expected);
     assert_eq!(loaded.warnings, []);
 }
@@ -52,7 +82,7 @@ fn production_with_everything() -> String {
         Some(inside) if is_toml(inside) => inside,
         _ => line,
     };
-    PRODUCTION
+    production()
         .lines()
         .map(uncomment)
         .collect::<Vec<_>>()
@@ -79,7 +109,7 @@ fn the_production_file_shows_every_key() {
 #[test]
 fn the_production_file_names_every_variable() {
     for name in keys::variables().chain(["YUZU_GW_AGENT_PORT", "YUZU_GW_MGMT_PORT"]) {
-        assert!(PRODUCTION.contains(name), "{name}");
+        assert!(production().contains(name), "{name}");
     }
 }
 
@@ -100,7 +130,7 @@ fn what_is_printed_loads_to_the_same() {
         + "register_concurrency = 7\nbreaker = { reset_timeout_ms = 50000 }\n\
            [node]\nname = 'a \"quoted\" \\ ü name'\ncluster_id = \"\\u0001\\n\\u007f\"\n\
            [observe]\nlog_level = \"info,a::b=debug\"\nlog_format = \"json\"\n";
-    for text in [SOUND, DEVELOPMENT, PRODUCTION, lab, &odd] {
+    for text in [SOUND, DEVELOPMENT, production(), lab, &odd] {
         let loaded = loaded(text);
         let again = printed_again(&loaded);
         assert_eq!(again.config, loaded.config, "{}", loaded.to_toml());

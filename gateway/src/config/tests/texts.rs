@@ -176,7 +176,7 @@ fn boot_19_a_refusal_has_one_critical_line() {
         critical,
         [
             "Refusing to start: bad_endpoint: g.toml:11:14: upstream.endpoints[0] is a string of 18 \
-          bytes, not \"http://host:port\"; correct it"
+          bytes, not \"http://host:port\" or \"https://host:port\"; correct it"
         ]
     );
 }

@@ -7,9 +7,7 @@ use proptest::sample::select;
 
 use super::super::keys;
 use super::super::{Loaded, load};
-use super::{SOUND, source};
-
-const PRODUCTION: &str = include_str!("../../../../config/gateway.prod.toml");
+use super::{SOUND, production, source};
 
 /// Something that looks like a TOML value.
 fn value() -> impl Strategy<Value = String> {
@@ -68,7 +66,7 @@ fn mutated() -> impl Strategy<Value = String> {
         "[\\[\\]{}=\"'#,.\n a-z0-9_é]{0,6}",
     );
     vec(edit, 1..8).prop_map(|edits| {
-        let mut text: Vec<char> = PRODUCTION.chars().collect();
+        let mut text: Vec<char> = production().chars().collect();
         for (at, cut, insert) in edits {
             let at = at.index(text.len());
             let end = (at + cut).min(text.len());

@@ -23,6 +23,8 @@ pub static UPSTREAM_RPC_FAULTED: LineLimit = LineLimit::per_second();
 pub static SESSION_CAP_REACHED: LineLimit = LineLimit::per_second();
 /// `ReportInventory refused before forwarding: ...`
 pub static INVENTORY_REFUSED: LineLimit = LineLimit::per_second();
+/// `Management peer refused: <reason>`
+pub static MANAGEMENT_PEER_REFUSED: LineLimit = LineLimit::per_second();
 /// `Server did not record the <event> stream status notice for <agent> ...`
 pub static NOTICE_UNACKNOWLEDGED: LineLimit = LineLimit::per_second();
 

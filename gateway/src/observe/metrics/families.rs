@@ -138,6 +138,16 @@ impl Families<'_> {
         Ok(family)
     }
 
+    /// A gauge with several labels, without a series yet.
+    pub(super) fn labelled_gauges(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Self::opts(name, help), labels))
+    }
+
     /// A gauge with the label `node` and one more, without a series yet.
     pub(super) fn node_gauges(&self, name: &str, help: &str, label: &str) -> Result<IntGaugeVec> {
         self.add(IntGaugeVec::new(self.node_opts(name, help), &[label]))

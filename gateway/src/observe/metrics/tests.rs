@@ -246,6 +246,30 @@ const AT_START: &[(&str, &str, &[&str])] = &[
     ),
     (
         "counter",
+        "mgmt_auth_rejected_total",
+        &[
+            r#"{reason="internal_error"}"#,
+            r#"{reason="no_pins_configured"}"#,
+            r#"{reason="no_pins_resolved"}"#,
+            r#"{reason="pin_mismatch"}"#,
+            r#"{reason="missing_server_auth_eku"}"#,
+            r#"{reason="bad_peer_cert"}"#,
+            r#"{reason="bad_pin_config"}"#,
+            r#"{reason="no_uri_san"}"#,
+            r#"{reason="identity_mismatch"}"#,
+            r#"{reason="identity_unresolved"}"#,
+            r#"{reason="revoked"}"#,
+        ],
+    ),
+    (
+        "counter",
+        "mgmt_auth_admitted_total",
+        &[r#"{method="identity"}"#, r#"{method="pin"}"#],
+    ),
+    ("counter", "mgmt_auth_pin_unresolved_total", &[""]),
+    ("gauge", "mgmt_pin_rotated_timestamp_seconds", &[""]),
+    (
+        "counter",
         "grpc_dropped_data_bytes_total",
         &[
             r#"{reason="extra_request_data"}"#,
@@ -291,6 +315,26 @@ const LATER: &[(&str, &str, &str)] = &[
         "counter",
         "listener_source_refused_total",
         r#"{listener="agent"}"#,
+    ),
+    (
+        "counter",
+        "upstream_tls_handshake_failures_total",
+        r#"{kind="unknown_ca",rpc_name="register"}"#,
+    ),
+    (
+        "gauge",
+        "cert_expiry_timestamp_seconds",
+        r#"{name="agent",role="listener"}"#,
+    ),
+    (
+        "gauge",
+        "cert_file_readable",
+        r#"{name="agent",role="listener"}"#,
+    ),
+    (
+        "counter",
+        "listener_tls_handshake_failures_total",
+        r#"{kind="other",listener="agent"}"#,
     ),
     ("gauge", "listener_connections", r#"{listener="agent"}"#),
     ("gauge", "listener_connections_max", r#"{listener="agent"}"#),
@@ -368,6 +412,18 @@ fn families_with_open_label_sets_have_the_labels_of_the_contract() {
     metrics
         .upstream_endpoint_active
         .with_label_values(&["server:50055"]);
+    metrics
+        .upstream_tls_handshake_failures_total
+        .with_label_values(&["register", "unknown_ca"]);
+    for family in [
+        &metrics.cert_expiry_timestamp_seconds,
+        &metrics.cert_file_readable,
+    ] {
+        family.with_label_values(&["listener", "agent"]);
+    }
+    metrics
+        .listener_tls_handshake_failures_total
+        .with_label_values(&["agent", "other"]);
     metrics.listener_connections.with_label_values(&["agent"]);
     metrics
         .listener_connections_max

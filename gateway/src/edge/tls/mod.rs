@@ -1,0 +1,208 @@
+//! TLS of one listener.
+//!
+//! Responsible for the handshake, off the accept loop and within its time (LSN-3, LSN-10), for
+//! counting those that fail by kind (LSN-14), and for taking new credentials without touching an
+//! open connection. Must never read a file, and never decide what an authenticated peer may do.
+
+mod failure;
+mod stream;
+mod verifier;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::SingleCertAndKey;
+use rustls::version::{TLS12, TLS13};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tracing::debug;
+use webpki::CertRevocationList;
+
+use super::connection::{Connection, Signal};
+use crate::config::{ClientAuth, ListenerTls, TlsVersion};
+use crate::observe::metrics::Metrics;
+use crate::pki::{self, Credentials, PeerCertificate};
+use failure::HandshakeFailure;
+pub(crate) use failure::KINDS;
+pub(crate) use stream::Transport;
+
+/// The TLS of a listener, as it is in force.
+#[derive(Debug)]
+pub(crate) struct ServerTls {
+    listener: String,
+    client_auth: ClientAuth,
+    min_version: TlsVersion,
+    handshake_timeout: Duration,
+    in_force: ArcSwap<Prepared>,
+    metrics: Arc<Metrics>,
+}
+
+/// Credentials that TLS can't be served with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("TLS cannot be served: {0}")]
+pub(crate) struct Unservable(String);
+
+impl ServerTls {
+    /// # Errors
+    /// When the credentials do not fit together; their files were judged before.
+    pub(crate) fn new(
+        listener: &str,
+        tls: &ListenerTls,
+        handshake_timeout: Duration,
+        credentials: &Credentials,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, Unservable> {
+        for kind in KINDS {
+            metrics
+                .listener_tls_handshake_failures_total
+                .with_label_values(&[listener, kind]);
+        }
+        let prepared = Prepared::of(tls.client_auth, tls.min_version, credentials)?;
+        Ok(Self {
+            listener: listener.to_owned(),
+            client_auth: tls.client_auth,
+            min_version: tls.min_version,
+            handshake_timeout,
+            in_force: ArcSwap::from_pointee(prepared),
+            metrics,
+        })
+    }
+
+    /// Makes what serves other credentials; nothing changes until it is [`put`](Self::put).
+    ///
+    /// # Errors
+    /// As [`ServerTls::new`].
+    pub(crate) fn prepare(&self, credentials: &Credentials) -> Result<Prepared, Unservable> {
+        Prepared::of(self.client_auth, self.min_version, credentials)
+    }
+
+    /// Serves every handshake from now on with `prepared`. Open connections keep what they have.
+    pub(crate) fn put(&self, prepared: Prepared) {
+        self.in_force.store(Arc::new(prepared));
+    }
+
+    /// Whether a list in force names the certificate. The handshake has asked the lists of its
+    /// time; a connection may outlive them.
+    pub(crate) fn has_revoked(&self, peer: &PeerCertificate) -> bool {
+        let in_force = self.in_force.load();
+        let mut lists = in_force.revoked.iter();
+        lists.any(|list| {
+            // A list that can't be searched withdraws whatever it may speak of.
+            list.issuer() == peer.issuer
+                && list
+                    .find_serial(&peer.raw_serial)
+                    .map_or(true, |found| found.is_some())
+        })
+    }
+
+    /// The handshake on a fresh connection. `None`: it failed and is counted, or the connection is
+    /// asked to end.
+    pub(crate) async fn secure(
+        &self,
+        stream: TcpStream,
+        connection: &Connection,
+    ) -> Option<Transport> {
+        let accepted = TlsAcceptor::from(Arc::clone(&self.in_force.load().config)).accept(stream);
+        let handshake = async {
+            match timeout(self.handshake_timeout, accepted).await {
+                Ok(Ok(stream)) => Ok(stream),
+                Ok(Err(error)) => Err(HandshakeFailure::of(&error)),
+                Err(_) => Err(HandshakeFailure::Timeout),
+            }
+        };
+        let stream = tokio::select! {
+            result = handshake => result,
+            () = asked_to_end(connection) => return None,
+        };
+        match stream {
+            Ok(stream) => {
+                self.remember_peer(&stream, connection);
+                Some(Transport::tls(stream))
+            }
+            Err(failure) => {
+                let kind = failure.kind();
+                self.metrics
+                    .listener_tls_handshake_failures_total
+                    .with_label_values(&[&*self.listener, kind])
+                    .inc();
+                debug!(listener = %self.listener, kind, "TLS handshake failed");
+                None
+            }
+        }
+    }
+
+    fn remember_peer(
+        &self,
+        stream: &tokio_rustls::server::TlsStream<TcpStream>,
+        connection: &Connection,
+    ) {
+        if self.client_auth == ClientAuth::None {
+            return;
+        }
+        let presented = stream.get_ref().1.peer_certificates();
+        if let Some(certificate) = presented.and_then(<[_]>::first) {
+            connection.authenticated(PeerCertificate::parse(certificate));
+        }
+    }
+}
+
+/// What [`ServerTls::put`] puts in force.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    config: Arc<ServerConfig>,
+    revoked: Arc<[CertRevocationList<'static>]>,
+}
+
+impl Prepared {
+    fn of(
+        client_auth: ClientAuth,
+        min_version: TlsVersion,
+        credentials: &Credentials,
+    ) -> Result<Self, Unservable> {
+        Ok(Self {
+            config: Arc::new(server_config(client_auth, min_version, credentials)?),
+            revoked: Arc::clone(&credentials.revoked),
+        })
+    }
+}
+
+/// Completes when the connection is to be drained or killed; one without a request has nothing to
+/// finish.
+async fn asked_to_end(connection: &Connection) {
+    let asked = std::future::poll_fn(|cx| connection.poll_signal(cx, Signal::Serve));
+    asked.await;
+}
+
+fn server_config(
+    client_auth: ClientAuth,
+    min_version: TlsVersion,
+    credentials: &Credentials,
+) -> Result<ServerConfig, Unservable> {
+    let versions: &[_] = match min_version {
+        TlsVersion::V1_2 => &[&TLS13, &TLS12],
+        TlsVersion::V1_3 => &[&TLS13],
+    };
+    let unservable = |error: &dyn std::fmt::Display| Unservable(error.to_string());
+    let builder = ServerConfig::builder_with_provider(pki::provider())
+        .with_protocol_versions(versions)
+        .map_err(|error| unservable(&error))?;
+    let builder = match verifier::of(client_auth, credentials).map_err(|e| unservable(&e))? {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let own = SingleCertAndKey::from(Arc::clone(&credentials.own));
+    let mut config = builder.with_cert_resolver(Arc::new(own));
+    config.alpn_protocols = vec![pki::ALPN_H2.to_vec()];
+    // A resumed session would stand on the CA and the lists of its first handshake. gRPC clients
+    // do not resume, so nothing is lost, and no state is kept for peers that are gone.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}

@@ -1,0 +1,175 @@
+//! Certificates from their files into force: of the listeners, of the pins, for the gauges.
+//!
+//! Responsible for reading the files before anything is bound (BOOT-24) and for following them
+//! from then on, all by one reader (CERT-1). Must never serve a connection or judge a peer.
+
+mod expiry;
+mod listeners;
+mod posture;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::MissedTickBehavior;
+use tracing::{info, warn};
+
+use super::start::StartError;
+use crate::config::Config;
+use crate::edge::tls::ServerTls;
+use crate::management::authorization::{Authorization, Gate, PinChange, Pins, Policy};
+use crate::observe::metrics::Metrics;
+use crate::pki::Snapshot;
+use crate::upstream::keep::{Kept, keep_running};
+use expiry::Expiry;
+use listeners::Listeners;
+use posture::say_authorization;
+pub(super) use posture::{transport, upstream_transport};
+
+/// All certificates of the node that are in force.
+#[derive(Debug)]
+pub(super) struct Certificates {
+    paths: Vec<PathBuf>,
+    refresh: Duration,
+    listeners: Listeners,
+    pins: Pins,
+    expiry: Expiry,
+    authorization: Arc<Authorization>,
+    metrics: Arc<Metrics>,
+}
+
+impl Certificates {
+    /// Reads every file and puts it in force.
+    ///
+    /// # Errors
+    /// [`StartError::Credentials`] with everything that a listener can't be served with,
+    /// [`StartError::Peer`] when the CA files leave nobody to admit.
+    pub(super) async fn load(config: &Config, metrics: &Arc<Metrics>) -> Result<Self, StartError> {
+        let mut pins = Pins::new(&config.management.peer_pins);
+        let paths = paths(config, &pins);
+        let files = read(&paths).await;
+        let (listeners, peer) = Listeners::load(config, &files, metrics)?;
+        say_authorization(&config.management, &listeners, &peer);
+        let changes = pins.look(|path| files.bytes(path));
+        let policy = Policy::new(&config.management, peer.identity);
+        let authorization = Authorization::new(policy, pins.keys(), Arc::clone(metrics));
+        let mut certificates = Self {
+            paths,
+            refresh: config.management.pin_refresh,
+            listeners,
+            pins,
+            expiry: Expiry::of(config),
+            authorization: Arc::new(authorization),
+            metrics: Arc::clone(metrics),
+        };
+        certificates.say_pins(&changes);
+        certificates.expiry.look(&files, metrics);
+        Ok(certificates)
+    }
+
+    /// The TLS of a listener; `None` is plaintext.
+    pub(super) fn of(&self, listener: &str) -> Option<Arc<ServerTls>> {
+        self.listeners.of(listener)
+    }
+
+    /// The gate before the management calls of a listener; `None` where nobody is asked who he is.
+    pub(super) fn gate(&self, listener: &str) -> Option<Gate> {
+        let tls = self.listeners.of_guarded(listener)?;
+        Some(Gate::new(Arc::clone(&self.authorization), tls))
+    }
+
+    /// Follows the files until the task is dropped.
+    pub(super) fn follow(self) -> Kept {
+        let (refresh, paths) = (self.refresh, Arc::new(self.paths.clone()));
+        let shared = Arc::new(Mutex::new(self));
+        keep_running("certificate files", move || {
+            let (shared, paths) = (Arc::clone(&shared), Arc::clone(&paths));
+            async move {
+                let mut ticks = tokio::time::interval(refresh);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                // They have just been read.
+                ticks.tick().await;
+                loop {
+                    ticks.tick().await;
+                    let files = read(&paths).await;
+                    let mut certificates = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                    certificates.look(&files);
+                }
+            }
+        })
+    }
+
+    /// Puts in force what has changed.
+    fn look(&mut self, files: &Snapshot) {
+        self.expiry.look(files, &self.metrics);
+        let changes = self.pins.look(|path| files.bytes(path));
+        if !changes.is_empty() {
+            self.authorization.pin(self.pins.keys());
+            self.say_pins(&changes);
+        }
+        if let Some(peer) = self.listeners.look(files) {
+            self.authorization.identify(peer.identity);
+        }
+    }
+
+    fn say_pins(&self, changes: &[PinChange]) {
+        for change in changes {
+            match change {
+                PinChange::Resolved { pin } => info!(pin, "management pin file read"),
+                PinChange::Rotated { pin } => {
+                    self.metrics.mgmt_pin_rotated_timestamp_seconds.set(now());
+                    info!(
+                        pin,
+                        "management pin file has another key, which is pinned now"
+                    );
+                }
+                PinChange::Unreadable {
+                    pin,
+                    fault,
+                    kept: true,
+                } => warn!(
+                    pin,
+                    "management pin file {fault}; the key last read from it stays pinned and is \
+                     still admitted"
+                ),
+                PinChange::Unreadable {
+                    pin,
+                    fault,
+                    kept: false,
+                } => warn!(
+                    pin,
+                    "management pin file {fault}; it pins nothing until it can be read"
+                ),
+            }
+        }
+    }
+}
+
+/// The gauges' time.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
+}
+
+/// Every file that is followed.
+fn paths(config: &Config, pins: &Pins) -> Vec<PathBuf> {
+    let listeners = config.listeners.iter().filter_map(|l| l.tls.as_ref());
+    let listeners = listeners.flat_map(|tls| tls.paths().iter());
+    let upstream = config.upstream.certificate_files();
+    let pins = pins.files().map(|(_, path)| path);
+    listeners
+        .chain(upstream.map(|(_, path)| path))
+        .chain(pins)
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+async fn read(paths: &[PathBuf]) -> Snapshot {
+    let paths = paths.to_vec();
+    let read = move || Snapshot::read(paths.iter().map(AsRef::as_ref));
+    // A panic there reads as missing files.
+    tokio::task::spawn_blocking(read).await.unwrap_or_default()
+}

@@ -1,0 +1,112 @@
+//! Who may manage: the one gate before the management calls (MGMT-6).
+//!
+//! Responsible for admitting a call by what is published in memory, and for counting every
+//! decision (MGMT-AUTH-1). Must never touch a file (CERT-7), and never tell a peer why it was
+//! refused.
+
+mod pins;
+mod policy;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tonic::Status;
+
+pub(crate) use pins::{PinChange, Pins};
+pub(crate) use policy::{PinnedKeys, Policy};
+
+use crate::edge::connection::Connection;
+use crate::edge::tls::ServerTls;
+use crate::observe::log::{limit, limited};
+use crate::observe::metrics::Metrics;
+use policy::Reason;
+
+/// What is in force for all listeners of this node.
+#[derive(Debug)]
+pub(crate) struct Authorization {
+    policy: ArcSwap<Policy>,
+    pins: ArcSwap<PinnedKeys>,
+    metrics: Arc<Metrics>,
+}
+
+impl Authorization {
+    pub(crate) fn new(policy: Policy, pins: PinnedKeys, metrics: Arc<Metrics>) -> Self {
+        Self {
+            policy: ArcSwap::from_pointee(policy),
+            pins: ArcSwap::from_pointee(pins),
+            metrics,
+        }
+    }
+
+    /// Every call from now on is judged by these keys.
+    pub(crate) fn pin(&self, pins: PinnedKeys) {
+        self.pins.store(Arc::new(pins));
+    }
+
+    /// Every call from now on is judged by this identity.
+    pub(crate) fn identify(&self, identity: Option<String>) {
+        let policy = self.policy.load().with_identity(identity);
+        self.policy.store(Arc::new(policy));
+    }
+}
+
+/// The gate of one listener.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    authorization: Arc<Authorization>,
+    /// Knows the revocation lists.
+    tls: Arc<ServerTls>,
+}
+
+impl Gate {
+    pub(crate) fn new(authorization: Arc<Authorization>, tls: Arc<ServerTls>) -> Self {
+        Self { authorization, tls }
+    }
+
+    /// Judges one call of this connection.
+    ///
+    /// # Errors
+    /// Status 16, the same for every reason.
+    pub(crate) fn admit(&self, connection: &Connection) -> Result<(), Status> {
+        let Authorization {
+            policy,
+            pins,
+            metrics,
+        } = &*self.authorization;
+        let (policy, pins) = (policy.load(), pins.load());
+        if pins.unresolved() > 0 {
+            metrics.mgmt_auth_pin_unresolved_total.inc();
+        }
+        let peer = connection.peer_certificate();
+        let listed = || peer.is_some_and(|peer| peer.is_ok_and(|peer| self.tls.has_revoked(peer)));
+        let judged = policy.judge(&pins, peer).and_then(|method| match listed() {
+            true => Err(Reason::Revoked),
+            false => Ok(method),
+        });
+        match judged {
+            Ok(method) => {
+                metrics
+                    .mgmt_auth_admitted_total
+                    .with_label_values(&[method.label()])
+                    .inc();
+                Ok(())
+            }
+            Err(reason) => {
+                let reason = reason.label();
+                metrics
+                    .mgmt_auth_rejected_total
+                    .with_label_values(&[reason])
+                    .inc();
+                limited!(
+                    warn,
+                    limit::MANAGEMENT_PEER_REFUSED,
+                    "Management peer refused: {reason}"
+                );
+                Err(Status::unauthenticated("the peer is not authorized"))
+            }
+        }
+    }
+}
