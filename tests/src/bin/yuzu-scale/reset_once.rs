@@ -7,6 +7,7 @@ use tokio::time::sleep;
 use yuzu_server_stub::{RouteState, Rpc, State, StubConfig};
 use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::fleet::{Fleet, Options};
+use yuzu_tests::metrics::Metrics;
 
 pub(crate) const ABOUT: &str = "the connection to the server is reset once, 5,500 agents";
 
@@ -30,6 +31,13 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     let told =
         |state: &State| (state.counts(Rpc::NotifyStreamStatus).ok == AGENTS as u64).then_some(());
     bed.server_has("every CONNECTED", LIMIT, told).await?;
+    // A notice whose answer is lost with the connection is rightly sent again.
+    let settled = |metrics: &Metrics| {
+        ["upstream_notify_pending", "upstream_notify_inflight"]
+            .iter()
+            .all(|name| bed::value(metrics, name, &[]) == Ok(0))
+    };
+    bed::gateway_has(&bed.gateway, "settled notices", LIMIT, settled).await?;
     let received = |rpc: Rpc| bed.server.view(|state| state.counts(rpc).received);
     let flushes = received(Rpc::BatchHeartbeat);
 
