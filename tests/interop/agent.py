@@ -5,6 +5,7 @@ import threading
 
 import grpc
 
+import tls
 from contract import RUNNING, SUCCESS, agent, agent_rpc
 
 SESSION_HEADER = "x-yuzu-session-id"
@@ -36,7 +37,7 @@ class Agent:
         self.session_id = ""
         self.commands = queue.Queue()
         self._answer = answer
-        self._channel = grpc.insecure_channel(address, options=list((CHANNEL | channel).items()))
+        self._channel = tls.channel(address, list((CHANNEL | channel).items()))
         self._stub = agent_rpc.AgentServiceStub(self._channel)
         self._frames = queue.Queue()
         self._stream = None

@@ -9,6 +9,8 @@ import time
 import urllib.error
 import urllib.request
 
+import tls
+
 OUT = pathlib.Path(__file__).resolve().parent / "out"
 CONFIG = """
 [node]
@@ -19,14 +21,19 @@ cluster_id = "interop"
 name = "agent"
 services = ["agent"]
 address = "127.0.0.1:{agent}"
+{listener}
 
 [[listener]]
 name = "management"
 services = ["management"]
-address = "127.0.0.1:{management}"
+address = "127.0.0.1:{management_port}"
+{listener}
 
 [upstream]
-endpoints = ["http://127.0.0.1:{upstream}"]
+endpoints = ["{scheme}://127.0.0.1:{upstream_port}"]
+{upstream}
+
+{management}
 
 [heartbeat]
 batch_interval_ms = 100
@@ -62,8 +69,8 @@ class Gateway:
         agent, management, metrics, self._health = free_ports(4)
         config = OUT / f"gateway-{name}.toml"
         config.write_text(CONFIG.format(
-            agent=agent, management=management, upstream=upstream_port,
-            metrics=metrics, health=self._health))
+            agent=agent, management_port=management, upstream_port=upstream_port,
+            metrics=metrics, health=self._health, **tls.gateway_config()))
         self.agent_address = f"127.0.0.1:{agent}"
         self.management_address = f"127.0.0.1:{management}"
         self._metrics = metrics

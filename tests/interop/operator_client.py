@@ -1,16 +1,14 @@
 """An operator on gRPC C-core: the ManagementService client."""
 
-import grpc
-
+import tls
 from contract import agent, management, management_rpc
 
 
 class Operator:
     """Sends commands and asks for agents through a gateway's management listener."""
 
-    def __init__(self, address):
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.use_local_subchannel_pool", 1)])
+    def __init__(self, address, own="server"):
+        self._channel = tls.channel(address, [("grpc.use_local_subchannel_pool", 1)], own)
         self.stub = management_rpc.ManagementServiceStub(self._channel)
 
     def start(self, agent_ids, command_id, timeout_seconds=10, **fields):

@@ -7,6 +7,7 @@ from concurrent import futures
 
 import grpc
 
+import tls
 from contract import agent, gateway, gateway_rpc
 
 OPTIONS = {
@@ -42,7 +43,7 @@ class Server(gateway_rpc.GatewayUpstreamServicer):
         self._server = grpc.server(
             futures.ThreadPoolExecutor(max_workers=64), options=list(OPTIONS.items()))
         gateway_rpc.add_GatewayUpstreamServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self.port = tls.add_port(self._server)
         self._server.start()
 
     def stop(self):

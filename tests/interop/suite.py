@@ -12,6 +12,7 @@ import traceback
 
 import grpc
 
+import tls
 from agent import Agent
 from contract import FAILURE, NAME, RUNNING, SUCCESS, agent, common, management
 from gateway_process import Gateway
@@ -358,6 +359,28 @@ def w_3_an_unknown_status_ends_a_command(rig):
     equal(frames(rig.operator.send([peer.agent_id], "c-77")), [(77, "")])
 
 
+def lsn_10_openssl_sees_1_2_and_1_3_over_tls(rig):
+    for version in ("1.2", "1.3"):
+        seen = tls.openssl(
+            "s_client", "-connect", rig.gateway.agent_address, "-CAfile", tls.path("ca.pem"),
+            "-verify_return_error", "-alpn", "h2", f"-tls{version.replace('.', '_')}")
+        assert f"New, TLSv{version}" in seen, seen
+        assert "ALPN protocol: h2" in seen, seen
+        assert "No client certificate CA names sent" in seen, "a certificate is asked for"
+
+
+def mgmt_auth_14_agents_and_gateways_are_refused_over_tls(rig):
+    for own, reason in (("agent", "missing_server_auth_eku"), ("gateway", "no_uri_san")):
+        sample = f'yuzu_gw_mgmt_auth_rejected_total{{reason="{reason}"}}'
+        before = rig.gateway.metric(sample)
+        stranger = Operator(rig.gateway.management_address, own)
+        with status(grpc.StatusCode.UNAUTHENTICATED):
+            stranger.list_agents()
+        stranger.close()
+        equal(rig.gateway.metric(sample), before + 1)
+    rig.operator.list_agents()
+
+
 def stop_4_sigterm_tells_the_server_of_every_session(rig):
     peers = [rig.connected(str(n)) for n in range(20)]
     exit_code = rig.gateway.terminate()
@@ -379,8 +402,10 @@ def log_3_no_secret_stands_in_the_log(rig):
 
 def tests(part):
     """The tests whose name contains `part`, in the order of this file."""
-    rule = re.compile("(cmd|sub|guard|hb|inv|reg|permit|lsn|admit|mgmt|w|stop|log)_[0-9]+_")
-    return [f for name, f in globals().items() if rule.match(name) and part in name]
+    rule = re.compile(
+        "(cmd|sub|guard|hb|inv|reg|permit|lsn|admit|mgmt|mgmt_auth|w|stop|log)_[0-9]+_")
+    return [f for name, f in globals().items()
+            if rule.match(name) and part in name and (tls.ON or not name.endswith("_over_tls"))]
 
 
 def run(test, rig):
@@ -404,8 +429,11 @@ def main():
     part = sys.argv[1] if len(sys.argv) > 1 else ""
     # Ends through the clean-up below, as Ctrl-C does; `run` sends it to a suite that hangs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
+    name = f"{NAME}-tls" if tls.ON else NAME
+    if tls.ON:
+        tls.make_install()
     server = Server()
-    process = Gateway(server.port, NAME)
+    process = Gateway(server.port, name)
     operator = Operator(process.management_address)
     try:
         chosen = tests(part)
@@ -415,7 +443,7 @@ def main():
         operator.close()
         process.kill()
         server.stop()
-    print(f"contract {NAME}: {passed} passed, {len(chosen) - passed} failed")
+    print(f"contract {name}: {passed} passed, {len(chosen) - passed} failed")
     sys.exit(passed != len(chosen) or not chosen)
 
 

@@ -23,7 +23,7 @@ fn upch_4_a_file_s_fault_is_told_in_plain_words() {
     let _listening = UnixListener::bind(&socket).unwrap();
     assert_eq!(fault(&socket), "is not a regular file");
     let secret = directory.write("secret", "x");
-    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o000)).unwrap();
     // root reads it nevertheless
     if let Err(fault) = file::read(&secret) {
         assert_eq!(fault.to_string(), "cannot be read (permission denied)");

@@ -2,59 +2,103 @@
 
 use crate::authorization::{Install, handshake_failed, rejected};
 use crate::logs::capture;
-use crate::support::{command, serve_one};
+use crate::support::command;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use yuzu_gateway::config::ListenerTls;
 use yuzu_gateway::config::PeerAuthMode::{Identity, Pin};
+use yuzu_gateway::config::{ListenerTls, PeerPin};
 use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::certs::{Authority, Leaf, Wish};
+use yuzu_tests::fleet::Fleet;
 use yuzu_tests::operator::Operator;
 use yuzu_tests::raw::{Options, Tls, code};
 use yuzu_tests::testbed::Setup;
+
+const NODE: (&str, &str) = ("node", "yuzu_gw@127.0.0.1");
 
 #[tokio::test]
 async fn cert_2_a_renewed_pin_file_admits_the_new_key_and_refuses_the_old() {
     let install = Install::new(Pin).pinned();
     let bed = install.start().await;
     assert!(install.admitted(&bed, &install.server).await);
-    assert_eq!(
-        bed.metric("mgmt_pin_rotated_timestamp_seconds", &[]).await,
-        0.0
-    );
     let renewed = install.authority.server();
     install.directory.write_leaf("server", &renewed);
     install.becomes_admitted(&bed, &renewed, true).await;
     assert!(!install.admitted(&bed, &install.server).await);
-    let rotated = bed.metric("mgmt_pin_rotated_timestamp_seconds", &[]).await;
+}
+
+#[tokio::test]
+async fn cert_6_the_time_of_a_rotation_is_that_of_another_key() {
+    let install = Install::new(Pin).pinned();
+    let other = install.directory.write("other.pem", "");
+    let setup = install.setup.clone().gateway(|config| {
+        config.management.peer_pins.push(PeerPin::CertFile(other));
+    });
+    let bed = setup.start().await;
+    let rotated = async || bed.metric("mgmt_pin_rotated_timestamp_seconds", &[]).await;
+    assert_eq!(rotated().await, 0.0, "reading at the start");
+    let same = format!("# again\n{}", install.server.certificate);
+    install.directory.write("server.pem", &same);
+    let second = install.authority.server();
+    install.directory.write("other.pem", &second.certificate);
+    install.becomes_admitted(&bed, &second, true).await;
+    assert_eq!(rotated().await, 0.0, "the same key, and a pin's first one");
+    let renewed = install.authority.server();
+    install.directory.write_leaf("server", &renewed);
+    install.becomes_admitted(&bed, &renewed, true).await;
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap()
         .as_secs_f64();
-    assert!((now - 60.0..=now).contains(&rotated), "CERT-6: {rotated}");
+    let rotated = rotated().await;
+    assert!((now - 60.0..=now).contains(&rotated), "{rotated}");
+}
+
+#[tokio::test]
+async fn cert_7_a_call_asks_no_file() {
+    let install = Install::new(Pin).pinned();
+    let rarely = Duration::from_secs(3_600);
+    let setup = install.setup.clone();
+    let bed = setup
+        .gateway(|config| config.management.pin_refresh = rarely)
+        .start()
+        .await;
+    fs::remove_dir_all(&install.directory).unwrap();
+    assert!(install.admitted(&bed, &install.server).await);
+    let labels = [("role", "mgmt_peer_pin"), ("name", "pin0")];
+    assert_eq!(bed.metric("cert_file_readable", &labels).await, 1.0);
 }
 
 #[tokio::test]
 async fn cert_2_the_server_is_renewed_under_load_and_no_agent_is_touched() {
     let install = Install::new(Pin).pinned();
     let bed = install.start().await;
-    let mut agent = bed.agent("agent-1").await;
+    let fleet = Fleet::start(bed.fleet(20));
+    bed.metric_becomes("agents_connected_total", &[NODE], 20.0)
+        .await;
+    let old = install.operator(&bed, &install.server).await.unwrap();
     let renewed = install.authority.server();
-    install.directory.write_leaf("server", &renewed);
-    install.becomes_admitted(&bed, &renewed, true).await;
-    let server = install.operator(&bed, &renewed).await.unwrap();
-    let mut fanout = server.send(&["agent-1"], command("c-1"), 30).await.unwrap();
-    serve_one(&mut agent).await;
-    assert_eq!(fanout.rest().await.unwrap().0.len(), 1);
-    assert_eq!(
-        bed.metric(
-            "agents_disconnected_total",
-            &[("node", "yuzu_gw@127.0.0.1")]
-        )
-        .await,
-        0.0
-    );
+    let mut renewal = None;
+    for round in 0.. {
+        let mut fanout = old
+            .send(&[], command(&format!("c-{round}")), 30)
+            .await
+            .unwrap();
+        let (entries, status) = fanout.rest().await.unwrap();
+        // The certificate of a connection stays what it was; its key is no longer pinned.
+        if status.code == code::UNAUTHENTICATED {
+            break;
+        }
+        assert_eq!(entries.len(), 20, "round {round}");
+        let started = || install.directory.write_leaf("server", &renewed);
+        renewal.get_or_insert_with(started);
+    }
+    let new = install.operator(&bed, &renewed).await.unwrap();
+    let mut fanout = new.send(&[], command("last"), 30).await.unwrap();
+    assert_eq!(fanout.rest().await.unwrap().0.len(), 20);
+    assert_eq!(bed.metric("agents_disconnected_total", &[NODE]).await, 0.0);
+    assert_eq!(fleet.stop().await.reconnects, 0);
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use super::super::{ClientAuth, Effect, ListenerTls, PeerPin, Scheme, TlsVersion, load};
+use super::super::{
+    ClientAuth, Effect, ListenerTls, PeerAuthMode, PeerPin, Scheme, TlsVersion, load,
+};
 use super::{Install, SOUND, lines, loaded, refused, source, terms, with};
 use crate::pki::{KeyPin, Serial};
 
@@ -276,6 +278,17 @@ fn boot_10_management_keys_that_can_not_be_read_are_refused() {
     let loaded = loaded(&with("[management]\npeer_denied = [\"0a1b2c\", \"7\"]\n"));
     let denied = ["A1B2C", "07"].map(|text| Serial::parse(text).unwrap());
     assert_eq!(loaded.config.management.peer_denied, denied);
+}
+
+#[test]
+fn mgmt_auth_2_an_unset_mode_is_pin() {
+    let mode = |text: &str| loaded(text).config.management.peer_auth_mode;
+    assert_eq!(mode(SOUND), PeerAuthMode::Pin);
+    let identity = format!("yuzu://{}/server", "AB".repeat(32));
+    let named = format!("[management]\npeer_identity = \"{identity}\"\n");
+    assert_eq!(mode(&with(&named)), PeerAuthMode::Pin);
+    let either = with("[management]\npeer_auth_mode = \"identity_or_pin\"\n");
+    assert_eq!(mode(&either), PeerAuthMode::IdentityOrPin);
 }
 
 #[test]

@@ -68,156 +68,84 @@ fn mgmt_auth_1_the_purpose_is_asked_for_before_the_mode() {
     }
 }
 
-/// Mode, identity in force, the peer's URIs, pins (`=` the peer's, `x` another's, `?` without a
-/// key), outcome.
+/// Identity in force, the peer's URIs, pins (`=` the peer's, `x` another's, `?` without a key),
+/// outcome.
 type Case = (
-    PeerAuthMode,
     Option<&'static str>,
     &'static [&'static str],
     &'static str,
     Result<Method, Reason>,
 );
 
-const CASES: &[Case] = &[
-    (Pin, None, &[], "", Err(Reason::NoPinsConfigured)),
-    (Pin, None, &[], "?", Err(Reason::NoPinsResolved)),
-    (Pin, None, &[], "x", Err(Reason::PinMismatch)),
-    (Pin, None, &[], "?x", Err(Reason::PinMismatch)),
-    (Pin, None, &[], "?x=", Ok(Method::Pin)),
-    (
-        Pin,
-        Some(INSTALL),
-        &[INSTALL],
-        "x",
-        Err(Reason::PinMismatch),
-    ),
-    (
-        Identity,
-        None,
-        &[INSTALL],
-        "",
-        Err(Reason::IdentityUnresolved),
-    ),
-    (Identity, Some(INSTALL), &[], "", Err(Reason::NoUriSan)),
-    (
-        Identity,
-        Some(INSTALL),
-        &["yuzu://AA/agent/1"],
-        "",
-        Err(Reason::IdentityMismatch),
-    ),
-    (
-        Identity,
-        Some(INSTALL),
-        &["yuzu://aa/server"],
-        "",
-        Err(Reason::IdentityMismatch),
-    ),
-    (
-        Identity,
-        Some(INSTALL),
-        &["yuzu://AA/server/"],
-        "",
-        Err(Reason::IdentityMismatch),
-    ),
-    (
-        Identity,
-        Some(INSTALL),
-        &["yuzu://AA/serve"],
-        "",
-        Err(Reason::IdentityMismatch),
-    ),
-    (
-        Identity,
-        Some(INSTALL),
-        &["x://y", INSTALL],
-        "",
-        Ok(Method::Identity),
-    ),
-    (
-        Identity,
-        Some(INSTALL),
-        &[INSTALL],
-        "x",
-        Err(Reason::PinMismatch),
-    ),
-    (
-        Identity,
-        Some(INSTALL),
-        &[INSTALL],
-        "?",
-        Err(Reason::NoPinsResolved),
-    ),
-    (
-        Identity,
-        Some(INSTALL),
-        &[INSTALL],
-        "=",
-        Ok(Method::Identity),
-    ),
-    (Identity, Some(INSTALL), &[], "=", Err(Reason::NoUriSan)),
-    (
-        IdentityOrPin,
-        Some(INSTALL),
-        &[INSTALL],
-        "x",
-        Ok(Method::Identity),
-    ),
-    (IdentityOrPin, Some(INSTALL), &[], "=", Ok(Method::Pin)),
-    (IdentityOrPin, None, &[], "=", Ok(Method::Pin)),
-    (IdentityOrPin, Some(INSTALL), &[], "", Err(Reason::NoUriSan)),
-    (
-        IdentityOrPin,
-        Some(INSTALL),
-        &["x://y"],
-        "",
-        Err(Reason::IdentityMismatch),
-    ),
-    (
-        IdentityOrPin,
-        Some(INSTALL),
-        &[],
-        "x",
-        Err(Reason::PinMismatch),
-    ),
-    (
-        IdentityOrPin,
-        Some(INSTALL),
-        &["x://y"],
-        "?",
-        Err(Reason::NoPinsResolved),
-    ),
-    (
-        IdentityOrPin,
-        None,
-        &[INSTALL],
-        "x",
-        Err(Reason::IdentityUnresolved),
-    ),
-    (
-        IdentityOrPin,
-        None,
-        &[INSTALL],
-        "",
-        Err(Reason::IdentityUnresolved),
-    ),
-];
-
-#[test]
-fn mgmt_auth_3_4_5_each_mode_admits_and_gives_its_reason() {
-    for (mode, identity, uris, pins, wanted) in CASES {
+fn judge_all(mode: PeerAuthMode, cases: &[Case]) {
+    for (identity, uris, pins, wanted) in cases {
         let peer = peer(uris, &[SERVER]);
-        let keys: Vec<_> = pins
-            .chars()
-            .map(|pin| match pin {
-                '=' => Some(peer.key),
-                'x' => other_key(),
-                _ => None,
-            })
-            .collect();
-        let judged = policy(*mode, *identity, &[]).judge(&pinned(&keys), Some(Ok(&peer)));
+        let key = |pin| match pin {
+            '=' => Some(peer.key),
+            'x' => other_key(),
+            _ => None,
+        };
+        let keys: Vec<_> = pins.chars().map(key).collect();
+        let judged = policy(mode, *identity, &[]).judge(&pinned(&keys), Some(Ok(&peer)));
         assert_eq!(judged, *wanted, "{mode} {identity:?} {uris:?} {pins:?}");
     }
+}
+
+const AGENT: &str = "yuzu://AA/agent/1";
+const GIVEN: Option<&str> = Some(INSTALL);
+
+#[test]
+fn mgmt_auth_3_mode_pin_admits_a_pinned_key_and_nothing_else() {
+    judge_all(
+        Pin,
+        &[
+            (None, &[], "", Err(Reason::NoPinsConfigured)),
+            (None, &[], "?", Err(Reason::NoPinsResolved)),
+            (None, &[], "x", Err(Reason::PinMismatch)),
+            (None, &[], "?x", Err(Reason::PinMismatch)),
+            (None, &[], "?x=", Ok(Method::Pin)),
+            (GIVEN, &[INSTALL], "x", Err(Reason::PinMismatch)),
+        ],
+    );
+}
+
+#[test]
+fn mgmt_auth_4_mode_identity_compares_byte_for_byte_and_asks_the_pins_too() {
+    let mismatch = Err(Reason::IdentityMismatch);
+    judge_all(
+        Identity,
+        &[
+            (None, &[INSTALL], "", Err(Reason::IdentityUnresolved)),
+            (GIVEN, &[], "", Err(Reason::NoUriSan)),
+            (GIVEN, &[AGENT], "", mismatch),
+            (GIVEN, &["yuzu://aa/server"], "", mismatch),
+            (GIVEN, &["yuzu://AA/server/"], "", mismatch),
+            (GIVEN, &["yuzu://AA/serve"], "", mismatch),
+            (GIVEN, &[AGENT, INSTALL], "", Ok(Method::Identity)),
+            (GIVEN, &[INSTALL], "x", Err(Reason::PinMismatch)),
+            (GIVEN, &[INSTALL], "?", Err(Reason::NoPinsResolved)),
+            (GIVEN, &[INSTALL], "=", Ok(Method::Identity)),
+            (GIVEN, &[], "=", Err(Reason::NoUriSan)),
+        ],
+    );
+}
+
+#[test]
+fn mgmt_auth_5_mode_identity_or_pin_admits_by_either_and_tells_the_pin_s_reason() {
+    judge_all(
+        IdentityOrPin,
+        &[
+            (GIVEN, &[INSTALL], "x", Ok(Method::Identity)),
+            (GIVEN, &[], "=", Ok(Method::Pin)),
+            (None, &[], "=", Ok(Method::Pin)),
+            (GIVEN, &[], "", Err(Reason::NoUriSan)),
+            (GIVEN, &[AGENT], "", Err(Reason::IdentityMismatch)),
+            (GIVEN, &[], "x", Err(Reason::PinMismatch)),
+            (GIVEN, &[AGENT], "?", Err(Reason::NoPinsResolved)),
+            (None, &[INSTALL], "x", Err(Reason::IdentityUnresolved)),
+            (None, &[INSTALL], "", Err(Reason::IdentityUnresolved)),
+        ],
+    );
 }
 
 #[test]
