@@ -25,7 +25,7 @@ const TAG_BYTES_MAX: usize = 256 << 10;
 
 /// Groups within groups. The contract has none; a server may stop at 100, the batch included, and
 /// each level costs one more walk over the bytes.
-const GROUP_DEPTH: usize = 8;
+const GROUP_DEPTH: usize = 4;
 /// Bytes of a tag or a length. Ours reads padded ones of up to ten, gRPC C-core's servers do not.
 const KEY_MAX: usize = 5;
 

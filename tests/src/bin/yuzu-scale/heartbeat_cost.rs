@@ -54,14 +54,11 @@ async fn measure(
     drop(beaten.map_err(failed)?);
     let spent = bed.gateway.processor_time()? - before;
     let metrics = bed::scrape(&bed.gateway).await?;
-    let of = |name: &str, what: &str| format!("{sessions} sessions: {name} {what}");
+    let heartbeats = |what: &str| format!("{sessions} sessions: heartbeats {what}");
     let coalesced = bed::value(&metrics, "heartbeat_coalesced_total", &[])?;
-    report.count(
-        &of("heartbeats", "replaced before they were sent"),
-        coalesced,
-    );
+    report.count(&heartbeats("replaced before they were sent"), coalesced);
     let lost = bed::value(&metrics, "heartbeat_buffer_dropped_total", &[])?;
-    report.exactly(&of("heartbeats", "given up"), lost, 0);
+    report.exactly(&heartbeats("given up"), lost, 0);
     Ok(spent / HEARTBEATS as u32)
 }
 
@@ -70,6 +67,19 @@ struct Shared {
     agent: Agent,
     heartbeats: Vec<Vec<u8>>,
     _streams: Vec<(Sender, Receiver)>,
+}
+
+impl Shared {
+    async fn beat(&self, heartbeat: &[u8]) -> Result<(), String> {
+        let answer = self.agent.heartbeat_raw(heartbeat).await;
+        let problem = match answer {
+            Ok(answer) if answer.status.is_ok() => return Ok(()),
+            Ok(answer) => answer.status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        let from = self.agent.connection.local_address();
+        Err(format!("a heartbeat from {from}: {problem}"))
+    }
 }
 
 /// The connections, split among those that beat at once.
@@ -126,11 +136,7 @@ async fn beat(crews: Vec<Vec<Shared>>, rounds: usize) -> Result<Vec<Vec<Shared>>
             for _ in 0..rounds {
                 for shared in &crew {
                     for heartbeat in &shared.heartbeats {
-                        let answer = shared.agent.heartbeat_raw(heartbeat).await;
-                        let status = answer.map_err(|e| e.to_string())?.status;
-                        if !status.is_ok() {
-                            return Err(status.to_string());
-                        }
+                        shared.beat(heartbeat).await?;
                     }
                 }
             }
