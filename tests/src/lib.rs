@@ -8,6 +8,7 @@ pub mod agent;
 pub mod broadcast;
 pub mod cli;
 pub mod fleet;
+pub mod floor;
 pub mod http;
 pub mod metrics;
 pub mod operator;
