@@ -4,6 +4,8 @@
 //! below import downwards only, in the order of `docs/architecture.md`.
 
 mod agent_service;
+#[cfg(feature = "bench")]
+pub mod bench;
 mod command;
 pub mod config;
 mod edge;

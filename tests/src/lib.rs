@@ -9,6 +9,7 @@ pub mod broadcast;
 pub mod certs;
 pub mod cli;
 pub mod fleet;
+pub mod floor;
 pub mod http;
 pub mod metrics;
 pub mod operator;

@@ -111,6 +111,16 @@ impl GatewayProcess {
         }
     }
 
+    /// Its process id.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn id(&self) -> Result<u32, String> {
+        self.child
+            .id()
+            .ok_or_else(|| "the gateway has ended".to_owned())
+    }
+
     /// Anonymous resident memory in bytes.
     ///
     /// # Errors

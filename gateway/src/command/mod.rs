@@ -5,6 +5,8 @@
 //! command beyond its id and plugin.
 
 mod backlog;
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 mod callers;
 mod entries;
 mod fanout;

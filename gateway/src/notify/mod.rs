@@ -4,6 +4,8 @@
 //! for counting each one that is lost. Must never block who hands a notice in, nor let one send
 //! wait for another.
 
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 mod desk;
 mod high_water;
 mod notice;

@@ -5,6 +5,8 @@
 //! answers go to a [`ReplySink`].
 
 mod admission;
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 mod clock;
 mod events;
 mod live;

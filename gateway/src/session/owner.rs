@@ -361,7 +361,7 @@ impl Drop for Unreached<'_> {
 }
 
 /// The agent's frame, unchanged, as a framed `SendCommandResponse` of `agent_id`.
-fn as_answer(agent_id: &str, frame: &[u8]) -> Bytes {
+pub(super) fn as_answer(agent_id: &str, frame: &[u8]) -> Bytes {
     let len = bytes_field_len(1, agent_id.len()) + bytes_field_len(2, frame.len());
     let mut out = BytesMut::with_capacity(GRPC_PREFIX + len);
     put_grpc_prefix(&mut out, len);

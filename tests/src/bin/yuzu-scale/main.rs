@@ -8,6 +8,7 @@
 mod bed;
 mod cancelled_register;
 mod cold_wave;
+mod floor;
 mod frozen_server;
 mod heartbeat_cost;
 mod memory_loss;
@@ -54,6 +55,8 @@ enum Command {
         #[arg(long)]
         stub_binary: Option<PathBuf>,
     },
+    /// Measures the gateway beside servers that do nothing but relay.
+    Floor(floor::Options),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -129,6 +132,7 @@ async fn main() -> ExitCode {
             gateway_binary,
             stub_binary,
         } => run(scenarios, json, gateway_binary, stub_binary).await,
+        Command::Floor(options) => floor::run(options).await,
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

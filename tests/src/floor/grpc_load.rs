@@ -1,0 +1,94 @@
+//! The load over gRPC: the simulated fleet and an operator that counts answers.
+
+use super::load::{Load, Target};
+use crate::fleet::{Fleet, Options};
+use crate::operator::Operator;
+use std::time::Duration;
+use yuzu_proto::agent::v1::CommandRequest;
+use yuzu_proto::agent::v1::command_response::Status;
+use yuzu_proto::peek::CommandResponsePeek;
+use yuzu_proto::wire;
+
+const ATTACH_LIMIT: Duration = Duration::from_secs(120);
+const COMMAND_TIMEOUT_S: i32 = 60;
+
+#[derive(Debug)]
+pub(super) struct GrpcLoad {
+    fleet: Fleet,
+    operator: Operator,
+}
+
+impl Load for GrpcLoad {
+    async fn attach(
+        target: Target,
+        prefix: &str,
+        agents: usize,
+        heartbeat: Option<Duration>,
+    ) -> Result<Self, String> {
+        let fleet = Fleet::start(Options {
+            prefix: prefix.into(),
+            heartbeat,
+            ..Options::new(target.agents, agents)
+        });
+        fleet
+            .all_subscribed(ATTACH_LIMIT)
+            .await
+            .map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
+        let operator = Operator::connect(target.management).await;
+        let operator = operator.map_err(|e| e.to_string())?;
+        Ok(Self { fleet, operator })
+    }
+
+    async fn broadcast(&self, name: u64) -> Result<usize, String> {
+        self.send(&[], name).await
+    }
+
+    async fn command(&self, name: u64, agent: usize, _caller: usize) -> Result<(), String> {
+        let agent_id = self.fleet.options().agent_id(agent);
+        match self.send(&[&agent_id], name).await? {
+            1 => Ok(()),
+            other => Err(format!("{other} answers of one agent")),
+        }
+    }
+
+    fn heartbeats(&self) -> u64 {
+        self.fleet.snapshot().heartbeats_acked
+    }
+
+    async fn detach(self) -> Result<(), String> {
+        match self.fleet.stop().await.running {
+            0 => Ok(()),
+            left => Err(format!("{left} agents do not end")),
+        }
+    }
+}
+
+impl GrpcLoad {
+    async fn send(&self, agents: &[&str], name: u64) -> Result<usize, String> {
+        let command = CommandRequest {
+            command_id: format!("command-{name}"),
+            plugin: "shell".into(),
+            ..CommandRequest::default()
+        };
+        let fanout = self.operator.send(agents, command, COMMAND_TIMEOUT_S).await;
+        let mut receiver = fanout.map_err(|e| e.to_string())?.receiver;
+        let mut answers = 0;
+        while let Some(entry) = receiver.message().await.map_err(|e| e.to_string())? {
+            answers += usize::from(is_success(&entry));
+        }
+        match receiver.status() {
+            Some(status) if status.is_ok() => Ok(answers),
+            status => Err(format!("a command ended with {status:?}")),
+        }
+    }
+}
+
+/// Whether an entry of a fan-out is the answer of a simulated agent.
+fn is_success(entry: &[u8]) -> bool {
+    let response = wire::fields(entry)
+        .filter_map(Result::ok)
+        .find(|field| field.number == 2);
+    let response = response.and_then(|field| field.bytes().ok());
+    let peek = response.and_then(|response| CommandResponsePeek::peek(response).ok());
+    peek.is_some_and(|peek| peek.status == Status::Success as i32)
+}

@@ -1,0 +1,36 @@
+//! What measures a floor and the gateway: agents that answer at once, and an operator.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Where a load goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub(super) agents: SocketAddr,
+    pub(super) management: SocketAddr,
+}
+
+/// Attached agents and an operator.
+pub(super) trait Load: Sized {
+    /// Agents that dial all at once, each on its own connection; completes when all are attached.
+    /// `heartbeat` is the time between two of one agent. The ids begin with `prefix`.
+    async fn attach(
+        target: Target,
+        prefix: &str,
+        agents: usize,
+        heartbeat: Option<Duration>,
+    ) -> Result<Self, String>;
+
+    /// One command to all agents, up to the end of its answers. The number of answers.
+    async fn broadcast(&self, name: u64) -> Result<usize, String>;
+
+    /// One command to one agent, up to the end of its answers. Callers at the same time give
+    /// different `caller`s, from 0.
+    async fn command(&self, name: u64, agent: usize, caller: usize) -> Result<(), String>;
+
+    /// Heartbeats acknowledged so far.
+    fn heartbeats(&self) -> u64;
+
+    /// Ends all agents and waits for them.
+    async fn detach(self) -> Result<(), String>;
+}

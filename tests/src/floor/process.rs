@@ -1,0 +1,65 @@
+//! A floor as its own process.
+//!
+//! Must never leave the process behind: it is killed when dropped.
+
+use super::Kind;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// A running `yuzu-floor`.
+#[derive(Debug)]
+pub struct FloorProcess {
+    /// Killed when dropped.
+    _child: Child,
+    /// Its process id.
+    pub id: u32,
+    /// Where agents connect.
+    pub agents: SocketAddr,
+    /// Where operators connect.
+    pub management: SocketAddr,
+}
+
+impl FloorProcess {
+    /// Starts `binary` on free ports; `server` is where Registers go.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub async fn start(binary: &Path, kind: Kind, server: SocketAddr) -> Result<Self, String> {
+        let free = "127.0.0.1:0";
+        let mut child = Command::new(binary)
+            .args(["--kind", kind.name(), "--server", &server.to_string()])
+            .args(["--agents-address", free, "--management-address", free])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| format!("{} does not start: {e}", binary.display()))?;
+        let id = child.id().ok_or("the floor has ended")?;
+        let output = child.stdout.take().ok_or("the floor has no output")?;
+        let mut lines = BufReader::new(output).lines();
+        let told = async { Ok::<_, String>((told(&mut lines).await?, told(&mut lines).await?)) };
+        let (agents, management) = tokio::time::timeout(START_LIMIT, told)
+            .await
+            .map_err(|_| "the floor tells no address")??;
+        Ok(Self {
+            _child: child,
+            id,
+            agents,
+            management,
+        })
+    }
+}
+
+/// The address at the end of the next line.
+async fn told(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<SocketAddr, String> {
+    let line = lines.next_line().await.map_err(|e| e.to_string())?;
+    let line = line.ok_or("the floor ended at its start")?;
+    let address = line.rsplit(' ').next().and_then(|word| word.parse().ok());
+    address.ok_or_else(|| format!("no address in `{line}`"))
+}
