@@ -158,13 +158,19 @@ async fn log_4_text_of_an_agent_is_cut_and_its_control_characters_are_masked() {
 }
 
 #[tokio::test]
-async fn admit_5_and_admit_6_refusals_are_summed_up_in_one_line() {
+async fn admit_6_the_rule_is_told_at_boot() {
     const RULE: &str = "Heartbeat admission is connection-bound: a heartbeat is admitted only on \
                         the connection that opened its session";
+    let (log, _guard) = capture();
+    let _bed = TestBed::start().await;
+    assert!(log.text().contains(RULE));
+}
+
+#[tokio::test]
+async fn admit_5_refusals_are_summed_up_in_one_line() {
     const SUMMARY: &str = "Heartbeat admission rejected heartbeats since the last summary: ";
     let (log, _guard) = capture();
     let bed = TestBed::start().await;
-    assert!(log.text().contains(RULE));
     let agent = bed.agent("a").await;
     let stranger = bed.bare_agent("b").await;
     assert!(!log.text().contains(SUMMARY));
