@@ -1,0 +1,44 @@
+//! The yardstick measures: every floor serves the load, and every figure of it is taken.
+
+use std::path::Path;
+use std::time::Duration;
+use yuzu_tests::floor::{CONCURRENCIES, Figures, Kind, Plan, Subject, measure};
+
+/// `measure` fails by itself when an answer is lost or doubled.
+async fn run(kind: Kind) -> Figures {
+    let binary = Path::new(env!("CARGO_BIN_EXE_yuzu-floor"));
+    let plan = Plan {
+        agents: 20,
+        broadcasts: 2,
+        heartbeat_rate: 200.0,
+        heartbeat_time: Duration::from_millis(300),
+        settle: Duration::from_millis(10),
+    };
+    let figures = measure(&Subject::Floor(binary.into(), kind), &plan).await;
+    figures.unwrap_or_else(|problem| panic!("{}: {problem}", kind.name()))
+}
+
+fn assert_complete(figures: &Figures) {
+    for name in ["idle_kib", "answers_per_s", "attach_s", "heartbeats_per_s"] {
+        assert!(figures[name] > 0.0, "{name}");
+    }
+    for callers in CONCURRENCIES {
+        let time = |share| figures[&format!("single_{callers}_{share}_ms")];
+        assert!(0.0 < time("p50") && time("p50") <= time("p99"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_sockets_serve_the_load() {
+    assert_complete(&run(Kind::Tcp).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hyper_serves_the_load() {
+    assert_complete(&run(Kind::Hyper).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tonic_serves_the_load() {
+    assert_complete(&run(Kind::Tonic).await);
+}
