@@ -4,6 +4,7 @@
 //! statuses of the contract. Must never decide anything that a core decides.
 
 mod heartbeat;
+mod identity;
 mod inventory;
 mod register;
 mod subscribe;
@@ -21,6 +22,7 @@ use crate::edge::{Response, grpc};
 use crate::heartbeat::Batcher;
 use crate::session::{OwnerContext, Registry};
 use crate::upstream::{CallError, Upstream};
+pub(crate) use identity::IdentityGate;
 
 /// The largest part of an agent's deadline kept back for its answer (PERMIT-4).
 const MAX_MARGIN: Duration = Duration::from_secs(5);
@@ -52,17 +54,26 @@ impl AgentService {
         }
     }
 
-    /// Answers a call of this service; `None` when the path is not served (LSN-9).
+    /// Answers a call of this service; `None` when the path is not served (LSN-9). `gate` judges
+    /// the certificates of a listener that enforces identities.
     pub(crate) async fn call(
         &self,
         request: Request<Incoming>,
         connection: &Arc<Connection>,
+        gate: Option<&IdentityGate>,
     ) -> Option<Response> {
+        let bound = || gate.map_or(Ok(()), |gate| gate.shows_certificate(connection));
         let answered = match request.uri().path() {
-            path::HEARTBEAT => self.heartbeat(request, connection).await,
-            path::SUBSCRIBE => self.subscribe(request, connection),
-            path::REGISTER => self.register(request, connection).await,
-            path::REPORT_INVENTORY => self.report_inventory(request, connection).await,
+            path::HEARTBEAT => match bound() {
+                Ok(()) => self.heartbeat(request, connection).await,
+                Err(status) => Err(status),
+            },
+            path::SUBSCRIBE => self.subscribe(request, connection, gate),
+            path::REGISTER => self.register(request, connection, gate).await,
+            path::REPORT_INVENTORY => match bound() {
+                Ok(()) => self.report_inventory(request, connection).await,
+                Err(status) => Err(status),
+            },
             _ => return None,
         };
         Some(answered.unwrap_or_else(grpc::refuse))

@@ -11,7 +11,7 @@ use yuzu_proto::agent::v1::RegisterRequest;
 use yuzu_proto::peek::{RegisterAnswerPeek, RegisterPeek};
 use yuzu_proto::wire::replace_bytes_field;
 
-use super::AgentService;
+use super::{AgentService, IdentityGate};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc, origin};
 use crate::observe::log::{limit, limited};
@@ -30,6 +30,7 @@ impl AgentService {
         &self,
         request: Request<Incoming>,
         connection: &Arc<Connection>,
+        gate: Option<&IdentityGate>,
     ) -> Result<Response, Status> {
         let deadline = self.deadline(&request);
         let origin = origin::of(&request, connection);
@@ -37,6 +38,9 @@ impl AgentService {
         let peek = RegisterPeek::peek(&message).map_err(grpc::malformed)?;
         self.check_agent_id(peek.agent_id)?;
         let agent_id = self.check_text(&message, peek.agent_id)?;
+        if let Some(gate) = gate {
+            gate.may_register(connection, &agent_id)?;
+        }
         // Empty when nobody is known (ORIGIN-3).
         let peer = origin.map_or_else(String::new, |ip| ip.to_string());
         let observed = replace_bytes_field(&message, OBSERVED_PEER, peer.as_bytes())

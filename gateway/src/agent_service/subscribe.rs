@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use tonic::Status;
 use yuzu_proto::SESSION_HEADER;
 
-use super::AgentService;
+use super::{AgentService, IdentityGate};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::observe::log::{limit, limited};
@@ -19,12 +19,19 @@ impl AgentService {
         &self,
         request: Request<Incoming>,
         connection: &Arc<Connection>,
+        gate: Option<&IdentityGate>,
     ) -> Result<Response, Status> {
         let header = request.headers().get(SESSION_HEADER);
         let header = header.ok_or_else(|| {
             Status::invalid_argument(format!("the metadata {SESSION_HEADER} is missing"))
         })?;
         let session_id = header.to_str().map_err(|_| not_pending())?;
+        if let Some(gate) = gate {
+            // Asked before the row is taken: a stranger's attempt must not use it up.
+            gate.shows_certificate(connection)?;
+            let agent_id = self.registry.pending_agent(session_id);
+            gate.speaks_for(connection, &agent_id.ok_or_else(not_pending)?)?;
+        }
         let home = mint_stream_home_id()?;
         let subscribed = self.registry.subscribe(session_id, connection.key(), home);
         let session = subscribed.map_err(|refused| match refused {

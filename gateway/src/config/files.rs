@@ -20,6 +20,7 @@ impl ListenerTls {
             key: &self.key_file,
             authorities: &self.ca_file,
             revocation_lists: &self.crl_files,
+            single_authority: self.enforce_agent_identity,
         }
     }
 

@@ -244,6 +244,8 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     of_tls(word("listener.tls.client_auth", |l| &mut tls(l).client_auth, ClientAuth::WORDS)),
     of_tls(word("listener.tls.min_version", |l| &mut tls(l).min_version, TlsVersion::WORDS)),
     of_tls(Key::new("listener.tls.crl_files", Slot::Files(|l| &mut tls(l).crl_files))),
+    of_tls(flag("listener.tls.enforce_agent_identity",
+        |l| &mut tls(l).enforce_agent_identity)),
 
     Key { bad: Bad::Refuse(ORIGIN),
         ..Key::new("listener.origin.mode", Slot::OriginMode(|l| &mut l.origin.mode)) },

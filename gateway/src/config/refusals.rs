@@ -181,6 +181,14 @@ impl Judge<'_, '_> {
             self.refuse("tls_incomplete", &table, fault, fix);
         }
         let Some(tls) = &listener.tls else { return };
+        let key = numbered("listener.tls.enforce_agent_identity", index);
+        if tls.enforce_agent_identity && !listener.serves(Service::Agent) {
+            self.warn(&key, "has no effect: no agents are served here".into(), "");
+        } else if tls.enforce_agent_identity && tls.client_auth == ClientAuth::None {
+            let fault = "is true, and no certificate is asked for".to_owned();
+            let fix = "set client_auth = \"request\", so that agents can enrol without one";
+            self.refuse("agent_identity_without_certificate", &key, fault, fix);
+        }
         if tls.client_auth == ClientAuth::None && !tls.crl_files.is_empty() {
             let key = numbered("listener.tls.crl_files", index);
             let fault = "has no effect: client_auth = \"none\" asks for no certificate".to_owned();

@@ -44,6 +44,8 @@ pub struct ListenerTls {
     /// Revocation lists for client certificates; with any, a certificate whose issuer has no list
     /// is refused.
     pub crl_files: Vec<PathBuf>,
+    /// An agent speaks for the id that its certificate names, and without one may only register.
+    pub enforce_agent_identity: bool,
 }
 
 impl ListenerTls {
@@ -61,6 +63,7 @@ impl ListenerTls {
             },
             min_version: TlsVersion::V1_2,
             crl_files: Vec::new(),
+            enforce_agent_identity: false,
         }
     }
 }

@@ -11,7 +11,7 @@ use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use tonic::Status;
 
-use crate::agent_service::AgentService;
+use crate::agent_service::{AgentService, IdentityGate};
 use crate::edge::connection::Connection;
 use crate::edge::{ConnectionKey, Handler, Response, grpc};
 use crate::management::ManagementService;
@@ -21,6 +21,8 @@ use crate::session::Registry;
 /// What one listener serves.
 pub(super) struct Services {
     pub(super) agent: Option<Arc<AgentService>>,
+    /// Whom an agent's certificate lets it speak for; `None` asks for none.
+    pub(super) identity_gate: Option<Arc<IdentityGate>>,
     pub(super) management: Option<Arc<ManagementService>>,
     /// Who may call it; `None` asks nobody.
     pub(super) gate: Option<Gate>,
@@ -40,9 +42,10 @@ impl Handler for Services {
         if path.starts_with("/yuzu.agent.v1.AgentService/")
             && let Some(service) = self.agent.clone()
         {
+            let gate = self.identity_gate.clone();
             return Box::pin(async move {
                 service
-                    .call(request, &connection)
+                    .call(request, &connection, gate.as_deref())
                     .await
                     .unwrap_or_else(unserved)
             });

@@ -228,6 +228,7 @@ fn serve(
                 management: listener
                     .serves(Service::Management)
                     .then(|| Arc::clone(&management)),
+                identity_gate: certificates.identity_gate(&listener),
                 gate: certificates.gate(&listener.name),
                 registry: Arc::clone(&owners.registry),
             };

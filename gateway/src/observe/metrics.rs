@@ -230,6 +230,11 @@ families! {
         ]
     );
 
+    /// Calls of agents refused because of their certificate, where identities are enforced
+    agent_identity_rejected_total: IntCounterVec = counters(
+        &["reason"],
+        &[&["no_certificate"], &["bad_certificate"], &["revoked"], &["identity_mismatch"]]
+    );
     /// Management calls refused because of their peer
     mgmt_auth_rejected_total: IntCounterVec = counters(
         &["reason"],

@@ -22,6 +22,8 @@ pub(crate) struct Paths<'a> {
     pub(crate) key: &'a Path,
     pub(crate) authorities: &'a Path,
     pub(crate) revocation_lists: &'a [PathBuf],
+    /// Whether more than one CA is a fault: each of them could issue any identity.
+    pub(crate) single_authority: bool,
 }
 
 impl<'a> Paths<'a> {
@@ -85,15 +87,29 @@ impl Credentials {
             .and_then(file::certificates)
             .and_then(|found| Ok((roots(&found)?, found)))
             .map_err(|fault| faults.push(CredentialFault::file("ca_file", &fault)));
+        if let Ok((_, found)) = &authorities
+            && paths.single_authority
+            && found.len() != 1
+        {
+            let count = found.len();
+            faults.push(CredentialFault {
+                key: "ca_file".into(),
+                reason: format!("names a file of {count} certificates, and an identity needs one"),
+            });
+        }
         let lists = revocation_lists(paths, files).map_err(|found| faults.extend(found));
         match (own, authorities, lists) {
-            (Ok(own), Ok((roots, authorities)), Ok((revocation_lists, revoked))) => Ok(Self {
-                own,
-                authorities,
-                roots: Arc::new(roots),
-                revocation_lists,
-                revoked: revoked.into(),
-            }),
+            (Ok(own), Ok((roots, authorities)), Ok((revocation_lists, revoked)))
+                if faults.is_empty() =>
+            {
+                Ok(Self {
+                    own,
+                    authorities,
+                    roots: Arc::new(roots),
+                    revocation_lists,
+                    revoked: revoked.into(),
+                })
+            }
             _ => Err(faults),
         }
     }

@@ -26,7 +26,7 @@ pub(crate) use certificate::{
 pub(crate) use credentials::{Credentials, Paths, certified_key, roots};
 pub(crate) use file::{FileFault, Snapshot, certificates, private_key, revocation_lists};
 pub use names::{KeyPin, Serial};
-pub(crate) use names::{is_server_identity, server_identity};
+pub(crate) use names::{agent_identity_prefix, is_server_identity, server_identity};
 
 /// ring, because it builds with a C compiler alone. Named at every use: a default for the whole
 /// process could be set by a library.

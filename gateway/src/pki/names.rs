@@ -86,14 +86,24 @@ impl fmt::Debug for Serial {
 
 const SCHEME: &str = "yuzu://";
 const SERVER: &str = "/server";
+const AGENT: &str = "/agent/";
 
 /// The identity that the server of the install with this CA certificate has (MGMT-AUTH-8).
 pub(crate) fn server_identity(ca_der: &[u8]) -> String {
+    install(ca_der) + SERVER
+}
+
+/// What the identities of that install's agents begin with; the agent's id follows.
+pub(crate) fn agent_identity_prefix(ca_der: &[u8]) -> String {
+    install(ca_der) + AGENT
+}
+
+fn install(ca_der: &[u8]) -> String {
     let mut text = String::from(SCHEME);
     for byte in sha256(ca_der) {
         write!(text, "{byte:02X}").expect("a string takes it all");
     }
-    text + SERVER
+    text
 }
 
 /// Whether a text has the form of such an identity, whatever the case of its digits.

@@ -80,6 +80,7 @@ impl Files {
             key: &key,
             authorities: &authorities,
             revocation_lists: &self.lists,
+            single_authority: false,
         };
         let judged = Credentials::of(paths, &Snapshot::read(paths.iter()));
         judged.map_err(|faults| faults.iter().map(ToString::to_string).collect())

@@ -183,6 +183,11 @@ impl Registry {
         Ok(value)
     }
 
+    /// Whose registration waits under this session id.
+    pub(crate) fn pending_agent(&self, session_id: &str) -> Option<Arc<str>> {
+        self.table().pending_agent(session_id)
+    }
+
     /// Removes the session, unless a newer one of the agent took its place (SUB-8, SUB-9).
     pub(crate) fn end(&self, session: &Session) {
         let mut table = self.table();

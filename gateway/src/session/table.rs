@@ -286,6 +286,12 @@ impl<L: Clone> Table<L> {
         of_agent.cloned()
     }
 
+    /// Whose registration waits under this session id.
+    pub(crate) fn pending_agent(&self, session_id: &str) -> Option<Arc<str>> {
+        let row = self.pending.get(session_id)?;
+        Some(Arc::clone(&row.registration.agent_id))
+    }
+
     /// Puts a live row in the place of the pending one, in one step: the slot is never free in
     /// between (SUB-2 to SUB-5). Exactly one of several callers gets it; the agent's older row
     /// loses its place (SUB-8). The lifetime of the pending row is not looked at (SUB-4).

@@ -16,6 +16,8 @@ pub mod code {
     pub const DEADLINE_EXCEEDED: u16 = 4;
     /// NOT_FOUND.
     pub const NOT_FOUND: u16 = 5;
+    /// PERMISSION_DENIED.
+    pub const PERMISSION_DENIED: u16 = 7;
     /// RESOURCE_EXHAUSTED.
     pub const RESOURCE_EXHAUSTED: u16 = 8;
     /// UNIMPLEMENTED.

@@ -3,6 +3,7 @@
 //!
 //! One binary for all themes, so that the whole suite links once.
 
+mod agent_identity;
 mod authorization;
 mod certificates;
 mod command;

@@ -6,6 +6,7 @@ use super::super::{
     ClientAuth, Effect, ListenerTls, PeerAuthMode, PeerPin, Scheme, TlsVersion, load,
 };
 use super::{Install, SOUND, lines, loaded, refused, source, terms, with};
+use crate::pki::testing::Authority;
 use crate::pki::{KeyPin, Serial};
 
 /// The sound file, its agent listener with these keys under `tls`.
@@ -155,6 +156,28 @@ fn boot_9_management_beyond_loopback_needs_mutual_tls_and_whom_to_admit() {
         assert!(starts, "{lines:?}");
         assert_eq!(lines.len(), 1);
     }
+}
+
+#[test]
+fn enforced_agent_identities_need_certificates_of_one_ca() {
+    let install = Install::new();
+    let enforce = |keys: &str| {
+        agent_tls(&format!(
+            "{}enforce_agent_identity = true\n{keys}",
+            install.tls()
+        ))
+    };
+    assert_eq!(lines(&enforce("client_auth = \"request\"")), (vec![], true));
+    assert_eq!(lines(&enforce("client_auth = \"require\"")), (vec![], true));
+    assert_eq!(terms(&enforce("")), ["agent_identity_without_certificate"]);
+    let bundle = install.authority.pem() + &Authority::new("b").pem();
+    install.directory.write("default-ca.pem", bundle);
+    let refused = refused(&enforce("client_auth = \"request\""));
+    let told = refused.problems[0].to_string();
+    assert!(
+        told.contains("names a file of 2 certificates, and an identity needs one"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -37,8 +37,7 @@ pub(crate) use stream::Transport;
 #[derive(Debug)]
 pub(crate) struct ServerTls {
     listener: String,
-    client_auth: ClientAuth,
-    min_version: TlsVersion,
+    tls: ListenerTls,
     handshake_timeout: Duration,
     in_force: ArcSwap<Prepared>,
     metrics: Arc<Metrics>,
@@ -64,11 +63,10 @@ impl ServerTls {
                 .listener_tls_handshake_failures_total
                 .with_label_values(&[listener, kind]);
         }
-        let prepared = Prepared::of(tls.client_auth, tls.min_version, credentials)?;
+        let prepared = Prepared::of(tls, credentials)?;
         Ok(Self {
             listener: listener.to_owned(),
-            client_auth: tls.client_auth,
-            min_version: tls.min_version,
+            tls: tls.clone(),
             handshake_timeout,
             in_force: ArcSwap::from_pointee(prepared),
             metrics,
@@ -80,12 +78,19 @@ impl ServerTls {
     /// # Errors
     /// As [`ServerTls::new`].
     pub(crate) fn prepare(&self, credentials: &Credentials) -> Result<Prepared, Unservable> {
-        Prepared::of(self.client_auth, self.min_version, credentials)
+        Prepared::of(&self.tls, credentials)
     }
 
     /// Serves every handshake from now on with `prepared`. Open connections keep what they have.
     pub(crate) fn put(&self, prepared: Prepared) {
         self.in_force.store(Arc::new(prepared));
+    }
+
+    /// What `ask` says about the beginning of the names that the CA in force gives to agents;
+    /// `None` where their identities are not enforced.
+    pub(crate) fn with_agent_prefix<T>(&self, ask: impl FnOnce(&str) -> T) -> Option<T> {
+        let in_force = self.in_force.load();
+        in_force.agent_prefix.as_deref().map(ask)
     }
 
     /// Whether a list in force names the certificate. The handshake has asked the lists of its
@@ -143,7 +148,7 @@ impl ServerTls {
         stream: &tokio_rustls::server::TlsStream<TcpStream>,
         connection: &Connection,
     ) {
-        if self.client_auth == ClientAuth::None {
+        if self.tls.client_auth == ClientAuth::None {
             return;
         }
         let presented = stream.get_ref().1.peer_certificates();
@@ -158,17 +163,20 @@ impl ServerTls {
 pub(crate) struct Prepared {
     config: Arc<ServerConfig>,
     revoked: Arc<[CertRevocationList<'static>]>,
+    agent_prefix: Option<String>,
 }
 
 impl Prepared {
-    fn of(
-        client_auth: ClientAuth,
-        min_version: TlsVersion,
-        credentials: &Credentials,
-    ) -> Result<Self, Unservable> {
+    fn of(tls: &ListenerTls, credentials: &Credentials) -> Result<Self, Unservable> {
+        let config = server_config(tls.client_auth, tls.min_version, credentials)?;
+        let agent_prefix = match &credentials.authorities[..] {
+            [one] if tls.enforce_agent_identity => Some(pki::agent_identity_prefix(one)),
+            _ => None,
+        };
         Ok(Self {
-            config: Arc::new(server_config(client_auth, min_version, credentials)?),
+            config: Arc::new(config),
             revoked: Arc::clone(&credentials.revoked),
+            agent_prefix,
         })
     }
 }

@@ -18,7 +18,8 @@ use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use super::start::StartError;
-use crate::config::Config;
+use crate::agent_service::IdentityGate;
+use crate::config::{Config, Listener};
 use crate::edge::tls::ServerTls;
 use crate::management::authorization::{Authorization, Gate, PinChange, Pins, Policy};
 use crate::observe::metrics::Metrics;
@@ -79,6 +80,19 @@ impl Certificates {
     pub(super) fn gate(&self, listener: &str) -> Option<Gate> {
         let tls = self.listeners.of_guarded(listener)?;
         Some(Gate::new(Arc::clone(&self.authorization), tls))
+    }
+
+    /// The gate before the agents' calls of a listener; `None` where identities are not enforced.
+    pub(super) fn identity_gate(&self, listener: &Listener) -> Option<Arc<IdentityGate>> {
+        let tls = listener
+            .tls
+            .as_ref()
+            .filter(|tls| tls.enforce_agent_identity);
+        let served = tls.and_then(|_| self.of(&listener.name))?;
+        Some(Arc::new(IdentityGate::new(
+            served,
+            Arc::clone(&self.metrics),
+        )))
     }
 
     /// Follows the files until the task is dropped.

@@ -246,6 +246,16 @@ const AT_START: &[(&str, &str, &[&str])] = &[
     ),
     (
         "counter",
+        "agent_identity_rejected_total",
+        &[
+            r#"{reason="no_certificate"}"#,
+            r#"{reason="bad_certificate"}"#,
+            r#"{reason="revoked"}"#,
+            r#"{reason="identity_mismatch"}"#,
+        ],
+    ),
+    (
+        "counter",
         "mgmt_auth_rejected_total",
         &[
             r#"{reason="internal_error"}"#,
