@@ -4,8 +4,11 @@
 //! One binary for all themes, so that the whole suite links once.
 
 mod authorization;
+mod cap;
 mod certificates;
 mod command;
+#[path = "../support/frames.rs"]
+mod frames;
 mod guardian;
 mod heartbeat;
 mod hostile_input;
@@ -15,6 +18,7 @@ mod logs;
 mod management;
 mod old_faults;
 mod origin;
+mod owner;
 mod register;
 mod replay;
 mod shutdown;
