@@ -41,6 +41,7 @@ Exit codes:
           1 something was left unsent, or a second signal came
           2 the configuration was refused
           3 the start failed: an address is taken, say
+          4 its tasks kept panicking: a new process may do better
   check   0 nothing to say
           1 warnings only: it would start
           2 it would refuse to start
@@ -54,6 +55,8 @@ pub(crate) const INCOMPLETE: u8 = 1;
 pub(crate) const REFUSED: u8 = 2;
 /// Nothing is wrong with the configuration; another attempt may succeed.
 pub(crate) const FAILED: u8 = 3;
+/// Top-level tasks panicked more than 10 times within 60 s (GEN-3).
+pub(crate) const GAVE_UP: u8 = 4;
 
 impl FileArgument {
     pub(crate) fn load(&self) -> Result<Loaded, Refused> {

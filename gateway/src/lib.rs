@@ -18,6 +18,7 @@ pub(crate) mod pki;
 mod replay;
 mod session;
 mod shed;
+mod supervise;
 pub mod upstream;
 
 pub use lifecycle::{Gateway, StartError, StopReport};

@@ -2,12 +2,18 @@
 
 mod cli;
 mod run;
+mod systemd;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use cli::{Arguments, Command};
+
+/// A thread of its own gives back what has been free for some seconds (SHED-12).
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     match Arguments::parse().command {

@@ -10,8 +10,9 @@ use yuzu_gateway::config::{Effect, Loaded};
 use yuzu_gateway::{Gateway, observe};
 
 use crate::cli::{self, FileArgument};
+use crate::systemd;
 
-/// Serves until a signal, then stops as planned.
+/// Serves until a signal, or until it is no longer worth it; then stops as planned.
 pub(crate) fn run(file: &FileArgument) -> ExitCode {
     let Loaded {
         config, warnings, ..
@@ -49,11 +50,20 @@ async fn serve(config: yuzu_gateway::config::Config) -> ExitCode {
         Ok(gateway) => gateway,
         Err(error) => return failed(&error.to_string()),
     };
-    stop.asked().await;
+    systemd::ready();
+    systemd::feed_watchdog(gateway.pulse());
+    let given_up = tokio::select! {
+        () = stop.asked() => false,
+        () = gateway.given_up() => true,
+    };
+    systemd::stopping();
     tokio::select! {
-        report = gateway.shutdown() => {
-            if report.unsent == 0 { ExitCode::SUCCESS } else { cli::INCOMPLETE.into() }
-        }
+        // Agents are told to go elsewhere, and the server of each of them, whatever has failed.
+        report = gateway.shutdown() => match report.unsent {
+            _ if given_up => cli::GAVE_UP.into(),
+            0 => ExitCode::SUCCESS,
+            _ => cli::INCOMPLETE.into(),
+        },
         () = stop.asked() => {
             tracing::warn!("second signal: stopping at once");
             cli::INCOMPLETE.into()

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -308,6 +309,29 @@ fn boot_19_run_ends_with_3_when_a_port_is_taken() {
     assert!(refusal.contains("listener[0].address"), "{refusal}");
 }
 
+#[test]
+fn run_tells_the_service_manager_that_it_is_ready_alive_and_stopping() {
+    let file = File::new("systemd", &format!("{SOUND}{RUNNING}"));
+    let socket = File::new("notify-socket", "");
+    std::fs::remove_file(socket.path()).expect("removed");
+    let manager = UnixDatagram::bind(socket.path()).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    let told = || {
+        let mut text = [0; 64];
+        let read = manager.recv(&mut text).expect("a message");
+        String::from_utf8_lossy(&text[..read]).trim_end().to_owned()
+    };
+    let variables = [("NOTIFY_SOCKET", socket.path()), ("WATCHDOG_USEC", "30000")];
+    let mut running = Running::start_with(file.path(), &variables);
+    assert_eq!(told(), "READY=1");
+    for _ in 0..5 {
+        assert_eq!(told(), "WATCHDOG=1");
+    }
+    kill_process(running.pid(), Signal::TERM).expect("signalled");
+    while told() != "STOPPING=1" {}
+    assert_eq!(running.ended(), Some(0));
+}
+
 /// A gateway in the background; killed when the test ends.
 struct Running {
     child: Child,
@@ -319,8 +343,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Running {
     fn start(path: &str) -> Self {
+        Self::start_with(path, &[])
+    }
+
+    fn start_with(path: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = command(&["run", "--config", path]);
         let mut child = command
+            .envs(variables.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary runs");

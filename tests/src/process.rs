@@ -15,11 +15,14 @@ use tokio::time::{Instant, sleep};
 
 /// Lines of the log shown when the process fails.
 const LOG_LINES: usize = 20;
+const CONFIG: &str = "gateway.toml";
+const LOG: &str = "log";
 
 /// A running `yuzu-gateway run`.
 #[derive(Debug)]
 pub struct GatewayProcess {
     child: Child,
+    binary: PathBuf,
     directory: PathBuf,
     /// Its agent listener.
     pub agents: SocketAddr,
@@ -56,7 +59,6 @@ impl GatewayProcess {
         let io = |e: std::io::Error| format!("{}: {e}", directory.display());
         fs::create_dir_all(&directory).map_err(io)?;
         let [agents, management, health, metrics] = free_addresses().map_err(io)?;
-        let config = directory.join("gateway.toml");
         let text = format!(
             "[[listener]]\nname = \"agent\"\nservices = [\"agent\"]\naddress = \"{agents}\"\n\n\
              [[listener]]\nname = \"management\"\nservices = [\"management\"]\n\
@@ -65,20 +67,10 @@ impl GatewayProcess {
              log_level = \"warn\"\n\n\
              [upstream]\nendpoints = [\"http://{server}\"]\n{more}\n"
         );
-        fs::write(&config, text).map_err(io)?;
-        let log = File::create(directory.join("log")).map_err(io)?;
-        let child = Command::new(binary)
-            .arg("run")
-            .arg("--config")
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().map_err(io)?)
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|e| format!("{} does not start: {e}", binary.display()))?;
+        fs::write(directory.join(CONFIG), text).map_err(io)?;
         let mut process = Self {
-            child,
+            child: spawn(binary, &directory)?,
+            binary: binary.to_owned(),
             directory,
             agents,
             management,
@@ -87,6 +79,24 @@ impl GatewayProcess {
         };
         process.wait_ready(limit).await?;
         Ok(process)
+    }
+
+    /// Kills the process with SIGKILL, and waits until it is gone.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn kill(&mut self) -> Result<(), String> {
+        self.child.kill().await.map_err(|e| e.to_string())
+    }
+
+    /// Starts it again after its end, with the same configuration and addresses, and waits until
+    /// it is ready.
+    ///
+    /// # Errors
+    /// As [`GatewayProcess::start`].
+    pub async fn start_again(&mut self, limit: Duration) -> Result<(), String> {
+        self.child = spawn(&self.binary, &self.directory)?;
+        self.wait_ready(limit).await
     }
 
     async fn wait_ready(&mut self, limit: Duration) -> Result<(), String> {
@@ -150,11 +160,11 @@ impl GatewayProcess {
         Ok(Duration::from_nanos(nanoseconds))
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits for the end; the log is still there afterwards.
     ///
     /// # Errors
     /// When it has not ended within `limit`.
-    pub async fn terminate(mut self, limit: Duration) -> Result<ExitStatus, String> {
+    pub async fn terminate(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         let pid = self
             .child
             .id()
@@ -167,9 +177,14 @@ impl GatewayProcess {
             .map_err(|e| e.to_string())
     }
 
+    /// Its log so far; with the level that it has here, warnings and errors.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.join(LOG)).unwrap_or_default()
+    }
+
     /// The last lines of its log.
     pub fn log_end(&self) -> String {
-        let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
     }
@@ -180,6 +195,26 @@ impl Drop for GatewayProcess {
         // What is left behind is a few small files in the temporary directory.
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// Starts the process with the configuration of its directory; its log goes there too.
+fn spawn(binary: &Path, directory: &Path) -> Result<Child, String> {
+    let io = |e: std::io::Error| format!("{}: {e}", directory.display());
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join(LOG))
+        .map_err(io)?;
+    Command::new(binary)
+        .arg("run")
+        .arg("--config")
+        .arg(directory.join(CONFIG))
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().map_err(io)?)
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| format!("{} does not start: {e}", binary.display()))
 }
 
 /// `yuzu-gateway` beside the running binary.

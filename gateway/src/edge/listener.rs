@@ -17,7 +17,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
@@ -34,6 +33,7 @@ use super::stream::OpenStream;
 use super::tls::{ServerTls, Transport};
 use crate::config;
 use crate::observe::metrics::Metrics;
+use crate::supervise::{Kept, NodeSupervisor, keep_running};
 
 const BACKLOG: i32 = 4096;
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,14 +56,14 @@ pub(crate) struct RunningListener {
     shared: Arc<Shared>,
     /// With the address that it is bound to, also when any port was asked for.
     config: config::Listener,
-    accept: Box<dyn Fn(TcpListener) -> JoinHandle<()> + Send + Sync>,
+    accept: Box<dyn Fn(TcpListener) -> Kept + Send + Sync>,
     accepting: Mutex<Accepting>,
 }
 
 /// What the socket of a listener does.
 #[derive(Debug)]
 enum Accepting {
-    Running(JoinHandle<()>),
+    Running(Kept),
     /// Closed, and may be opened again.
     Suspended,
     /// Closed for good.
@@ -97,7 +97,8 @@ impl BoundListener {
         })
     }
 
-    /// Starts to accept; without `tls` in plaintext.
+    /// Starts to accept; without `tls` in plaintext. The restarts of the accept loop count at
+    /// `node` (GEN-3).
     ///
     /// # Errors
     /// When the bound address can not be read back.
@@ -106,6 +107,7 @@ impl BoundListener {
         handler: Arc<H>,
         tls: Option<Arc<ServerTls>>,
         metrics: Arc<Metrics>,
+        node: &NodeSupervisor,
     ) -> io::Result<RunningListener> {
         let mut config = self.config;
         config.address = self.socket.local_addr()?;
@@ -140,7 +142,15 @@ impl BoundListener {
             shared: Arc::clone(&shared),
             handler,
         });
-        let accept = Box::new(move |socket| tokio::spawn(Arc::clone(&acceptor).accept(socket)));
+        let node = node.clone();
+        let accept = Box::new(move |socket| {
+            let (acceptor, socket) = (Arc::clone(&acceptor), Arc::new(socket));
+            let task = keep_running("listener", move || {
+                Arc::clone(&acceptor).accept(Arc::clone(&socket))
+            });
+            node.watch(&task);
+            task
+        });
         let accepting = Mutex::new(Accepting::Running(accept(self.socket)));
         Ok(RunningListener {
             shared,
@@ -203,7 +213,7 @@ struct Acceptor<H> {
 
 impl<H: Handler> Acceptor<H> {
     /// Accepts until it is dropped, and the socket with it.
-    async fn accept(self: Arc<Self>, socket: TcpListener) {
+    async fn accept(self: Arc<Self>, socket: Arc<TcpListener>) {
         loop {
             // The slot is taken before the accept: over the ceiling newcomers wait in the kernel's
             // backlog (LSN-2).
@@ -403,9 +413,8 @@ impl RunningListener {
     /// Closes the socket for good: new connects are refused, open connections go on.
     pub(crate) fn stop_accepting(&self) {
         let before = std::mem::replace(&mut *self.accepting(), Accepting::Stopped);
-        if let Accepting::Running(task) = before {
-            task.abort();
-        }
+        // A running one ends, and the socket is closed with it.
+        drop(before);
     }
 
     /// Closes the socket until [`Self::resume`]: new connects are refused, open connections go on
@@ -419,9 +428,8 @@ impl RunningListener {
             std::mem::replace(&mut *accepting, Accepting::Suspended)
         };
         if let Accepting::Running(task) = task {
-            task.abort();
             // The socket is closed when its task has gone.
-            let _ = task.await;
+            task.end().await;
         }
     }
 

@@ -25,14 +25,14 @@ use loss::Loss;
 
 use crate::config;
 use crate::observe::metrics::Metrics;
+use crate::supervise::{Kept, NodeSupervisor, keep_running};
 use crate::upstream::Upstream;
-use crate::upstream::keep::{Kept, keep_running};
 
 /// Takes heartbeats in; clones share one buffer.
 #[derive(Clone)]
 pub struct Batcher {
     shared: Arc<Shared>,
-    _task: Arc<Kept>,
+    task: Arc<Kept>,
 }
 
 /// What the handle and the flush task share.
@@ -90,8 +90,13 @@ impl Batcher {
         });
         Batcher {
             shared,
-            _task: Arc::new(task),
+            task: Arc::new(task),
         }
+    }
+
+    /// Counts the restarts of the flush task at the node (GEN-3).
+    pub(crate) fn supervise(&self, node: &NodeSupervisor) {
+        node.watch(&self.task);
     }
 
     /// Buffers an admitted heartbeat (an encoded `HeartbeatRequest`) of `session_id`, as a copy.

@@ -21,13 +21,14 @@ use crate::observe::process::Sampler;
 use crate::replay::Replayer;
 use crate::session::{OwnerContext, Registry};
 use crate::shed::{Listeners, MemoryShedder};
+use crate::supervise::{Kept, NodeSupervisor};
 use crate::upstream::Upstream;
-use crate::upstream::keep::Kept;
 
 pub use start::StartError;
 pub use stop::StopReport;
 
-/// A running node. Dropped without [`Gateway::shutdown`] it leaves its tasks to the runtime.
+/// A running node. Dropped without [`Gateway::shutdown`] it takes no more connections and leaves
+/// those it has to the runtime.
 pub struct Gateway {
     config: config::Config,
     metrics: Arc<Metrics>,
@@ -42,14 +43,24 @@ pub struct Gateway {
     health: HttpServer,
     scrape: HttpServer,
     tasks: Tasks,
+    supervisor: NodeSupervisor,
 }
 
 /// Tasks that live as long as the node.
 struct Tasks {
-    sweeper: tokio::task::JoinHandle<()>,
+    sweeper: Arc<Kept>,
     shedder: MemoryShedder,
-    _certificates: Kept,
+    certificates: Kept,
     _sampler: Sampler,
+}
+
+impl Tasks {
+    /// Counts their restarts at the node (GEN-3).
+    fn supervise(&self, node: &NodeSupervisor) {
+        node.watch(&self.sweeper);
+        node.watch(&self.certificates);
+        self.shedder.supervise(node);
+    }
 }
 
 impl std::fmt::Debug for Gateway {
@@ -106,6 +117,19 @@ impl Gateway {
     /// Agents connected now.
     pub fn agents_connected(&self) -> usize {
         self.registry.len()
+    }
+
+    /// Waits until the node is no longer worth running: its top-level tasks panicked more than 10
+    /// times within 60 s (GEN-3). Whoever runs it should stop it and start a new one.
+    pub async fn given_up(&self) {
+        self.supervisor.given_up().await;
+    }
+
+    /// Returns when called if what every agent depends on can be reached, and not before: a
+    /// watchdog that waits for it sees a node that hangs.
+    pub fn pulse(&self) -> impl Fn() + Send + use<> {
+        let registry = Arc::clone(&self.registry);
+        move || registry.sweep()
     }
 
     /// Makes the owner of an agent panic inside its pump. False: the agent is not connected.

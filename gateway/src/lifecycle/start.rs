@@ -22,8 +22,9 @@ use crate::observe::http::{self, HttpServer};
 use crate::observe::metrics::{self, Metrics};
 use crate::observe::{descriptors, process};
 use crate::replay::Replayer;
-use crate::session::{Events, OwnerContext, Registry, Roster, TableLimits};
+use crate::session::{Events, OwnerContext, Recovery, Registry, Roster, Supervisor, TableLimits};
 use crate::shed::{Listeners, MemoryShedder};
+use crate::supervise::{NodeSupervisor, keep_running};
 use crate::upstream::{BreakerState, Upstream};
 
 /// Rows whose time is over are removed this often.
@@ -83,6 +84,7 @@ impl Gateway {
         let health = bind_http("observe.health_address", config.observe.health_address)?;
         let scrape = bind_http("observe.metrics_address", config.observe.metrics_address)?;
 
+        let supervisor = NodeSupervisor::new();
         let upstream = Upstream::start(&config.upstream, Arc::clone(&metrics));
         let registry = Arc::new(Registry::new(TableLimits {
             max_per_connection: config.session.max_per_connection,
@@ -118,15 +120,30 @@ impl Gateway {
             notifier: notifier.clone(),
             upstream: upstream.clone(),
             metrics: Arc::clone(&metrics),
+            supervisor: Supervisor::new(&config.session, supervisor.clone()),
+            recovery: Recovery::new(&config.upstream),
         });
         let router = Arc::new(Router::new(
             Arc::clone(&registry),
             Arc::clone(&metrics),
             config.command.clone(),
         ));
-        let listeners = serve(&config, bound, &certificates, &owners, &router, &batcher)?;
+        let listeners = serve(
+            &config,
+            bound,
+            &certificates,
+            &owners,
+            &router,
+            &batcher,
+            &supervisor,
+        )?;
         let listeners = Arc::new(listeners);
         let tasks = start_tasks(&config, &registry, &listeners, &metrics, certificates);
+        tasks.supervise(&supervisor);
+        upstream.supervise(&supervisor);
+        notifier.supervise(&supervisor);
+        replayer.supervise(&supervisor);
+        batcher.supervise(&supervisor);
         let readiness = readiness(&config, &upstream, &replayer, &tasks, &listeners);
         let health = HttpServer::start(health, health::routes(&config.node.name, readiness))?;
         let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
@@ -145,6 +162,7 @@ impl Gateway {
             health,
             scrape,
             tasks,
+            supervisor,
         })
     }
 }
@@ -207,6 +225,7 @@ fn serve(
     owners: &Arc<OwnerContext>,
     router: &Arc<Router>,
     batcher: &Batcher,
+    node: &NodeSupervisor,
 ) -> Result<Vec<(config::Listener, RunningListener)>, StartError> {
     let agent = Arc::new(AgentService::new(
         Arc::clone(owners),
@@ -233,7 +252,8 @@ fn serve(
                 registry: Arc::clone(&owners.registry),
             };
             let tls = certificates.of(&listener.name);
-            let running = bound.serve(Arc::new(services), tls, Arc::clone(&owners.metrics))?;
+            let metrics = Arc::clone(&owners.metrics);
+            let running = bound.serve(Arc::new(services), tls, metrics, node)?;
             Ok((listener, running))
         })
         .collect()
@@ -247,14 +267,7 @@ fn start_tasks(
     certificates: Certificates,
 ) -> Tasks {
     let swept = Arc::clone(registry);
-    let sweeper = tokio::spawn(async move {
-        let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            swept.sweep();
-        }
-    });
+    let sweeper = keep_running("session sweeper", move || sweep(Arc::clone(&swept)));
     let (counted, gauges) = (Arc::clone(registry), Arc::clone(metrics));
     let sampler = process::spawn_sampler(
         Arc::clone(metrics),
@@ -266,10 +279,19 @@ fn start_tasks(
     let used = process::resident_anonymous_bytes;
     let shedder = MemoryShedder::start(&config.memory, listeners, metrics, used);
     Tasks {
-        sweeper,
+        sweeper: Arc::new(sweeper),
         shedder,
-        _certificates: certificates.follow(),
+        certificates: certificates.follow(),
         _sampler: sampler,
+    }
+}
+
+async fn sweep(registry: Arc<Registry>) {
+    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        registry.sweep();
     }
 }
 
@@ -283,7 +305,7 @@ fn readiness(
 ) -> Arc<Readiness> {
     let (running, breaker, files) = (upstream.clone(), upstream.clone(), upstream.clone());
     let replayer = replayer.clone();
-    let sweeper = tasks.sweeper.abort_handle();
+    let sweeper = Arc::clone(&tasks.sweeper);
     let served = Arc::clone(listeners);
     let allow_none = config.lab.allow_no_listeners;
     let listening = move || {

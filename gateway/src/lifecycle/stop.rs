@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::Gateway;
+use crate::config::Service;
 
 /// Most time for commands in flight (STOP-3).
 const COMMANDS: Duration = Duration::from_secs(3);
@@ -13,7 +14,8 @@ const COMMANDS: Duration = Duration::from_secs(3);
 const SESSIONS: Duration = Duration::from_secs(5);
 /// Most time for the heartbeat flush (STOP-5).
 const HEARTBEATS: Duration = Duration::from_secs(5);
-/// Open streams have this long after the second GOAWAY, about a second after the first (STOP-9).
+/// From the first GOAWAY to the end of what is still open: about a second until the second one,
+/// and 3 s more (STOP-9).
 const GOAWAY: Duration = Duration::from_secs(4);
 
 /// What a planned stop did.
@@ -21,25 +23,19 @@ const GOAWAY: Duration = Duration::from_secs(4);
 pub struct StopReport {
     /// Notices and heartbeats delivered after the stop began.
     pub sent: usize,
-    /// What was left when the time was over.
+    /// Notices and heartbeats that were left when the time was over, and sessions that had not
+    /// ended, whose notices would have come later.
     pub unsent: usize,
 }
 
 impl Gateway {
-    /// Ends every session, tells the server, and closes (STOP-2 to STOP-7). Metrics and health
+    /// Ends every session, tells the server, and closes (STOP-1 to STOP-7). Metrics and health
     /// answer until the very end.
     pub async fn shutdown(self) -> StopReport {
         let started = Instant::now();
         let budget = self.config.shutdown.flush_budget;
         let deadline = started + budget;
-        info!("planned stop: refusing new work");
-        self.replayer.stop();
-        self.upstream.stop_accepting();
-        self.router.stop();
-        self.tasks.shedder.stop();
-        for (_, listener) in self.listeners.iter() {
-            listener.stop_accepting();
-        }
+        self.refuse_new_work();
         let finished_by = started + COMMANDS.min(budget.mul_f64(0.3));
         tokio::join!(
             self.router.finished(finished_by),
@@ -48,41 +44,72 @@ impl Gateway {
         self.end_sessions(Instant::now() + SESSIONS.min(budget.mul_f64(0.4)))
             .await;
         self.owners.events.close();
-        for (_, listener) in self.listeners.iter() {
-            listener.drain();
-        }
-        let flush_by = (Instant::now() + HEARTBEATS).min(deadline);
-        let heartbeats = self.batcher.flush(flush_by).await;
-        let notices = self.notifier.flush(deadline).await;
-        let (sent, unsent) = notices;
-        let closed_by = (Instant::now() + GOAWAY).min(deadline);
-        for (_, listener) in self.listeners.iter() {
-            listener.closed(closed_by).await;
-        }
-        self.tasks.sweeper.abort();
+        // Agents leave while the server is told of them.
+        let (_, report) = tokio::join!(self.close_listeners(deadline), self.flush(deadline));
         self.upstream.close().await;
-        let report = StopReport {
-            sent: sent + heartbeats.0,
-            unsent: unsent + heartbeats.1,
-        };
-        let took_ms = started.elapsed().as_millis() as u64;
-        match report.unsent {
-            0 => info!(sent = report.sent, took_ms, "stopped"),
-            unsent => warn!(
-                sent = report.sent,
-                unsent, took_ms, "stopped with something unsent"
-            ),
-        }
+        info!(
+            sent = report.sent,
+            unsent = report.unsent,
+            took_ms = started.elapsed().as_millis() as u64,
+            "stopped"
+        );
         self.health.stop().await;
         self.scrape.stop().await;
         report
     }
 
+    /// Steps 1 and 2. A connected agent and its commands notice nothing yet.
+    fn refuse_new_work(&self) {
+        let held = self.owners.roster.len();
+        info!(sessions = held, "planned stop: refusing new work");
+        self.replayer.stop();
+        self.upstream.stop_accepting();
+        self.notifier.raise_cap(2 * held);
+        self.router.stop();
+        self.tasks.shedder.stop();
+        for (config, listener) in self.listeners.iter() {
+            if config.serves(Service::Agent) {
+                listener.stop_accepting();
+            }
+        }
+    }
+
+    /// Step 3.
     async fn end_sessions(&self, deadline: Instant) {
         let roster = &self.owners.roster;
         roster.end_all();
         if !roster.emptied(deadline).await {
             warn!(left = roster.len(), "sessions did not end in time");
+        }
+    }
+
+    /// Lets every connection go, and closes what has not gone in time (STOP-9).
+    async fn close_listeners(&self, deadline: Instant) {
+        for (_, listener) in self.listeners.iter() {
+            listener.stop_accepting();
+            listener.drain();
+        }
+        let closed_by = (Instant::now() + GOAWAY).min(deadline);
+        for (_, listener) in self.listeners.iter() {
+            listener.closed(closed_by).await;
+        }
+    }
+
+    /// Steps 4 and 5.
+    async fn flush(&self, deadline: Instant) -> StopReport {
+        let flush_by = (Instant::now() + HEARTBEATS).min(deadline);
+        let (beats_sent, heartbeats) = self.batcher.flush(flush_by).await;
+        let (notices_sent, notices) = self.notifier.flush(deadline).await;
+        let sessions = self.owners.roster.len();
+        if heartbeats + sessions > 0 {
+            warn!(
+                heartbeats,
+                sessions, "Planned stop: heartbeats not sent, and sessions not ended, in time"
+            );
+        }
+        StopReport {
+            sent: beats_sent + notices_sent,
+            unsent: heartbeats + notices + sessions,
         }
     }
 }

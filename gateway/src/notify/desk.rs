@@ -154,6 +154,12 @@ impl Desk {
         }
     }
 
+    /// Makes room for the notices of a planned stop (STOP-2); the cap then in force.
+    pub(crate) fn raise_cap(&mut self, more: usize) -> usize {
+        self.store.raise_cap(more);
+        self.store.cap()
+    }
+
     /// Notices held.
     pub(crate) fn held(&self) -> usize {
         self.store.held()

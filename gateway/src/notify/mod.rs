@@ -29,14 +29,14 @@ pub use notice::{Event, Notice, NoticeKey};
 
 use crate::config;
 use crate::observe::metrics::Metrics;
-use crate::upstream::keep::{Kept, keep_running};
+use crate::supervise::{Kept, NodeSupervisor, keep_running};
 use crate::upstream::{BreakerState, NoticeCounts, Upstream};
 
 /// Hands notices to the server; clones share one store.
 #[derive(Clone)]
 pub struct Notifier {
     shared: Arc<Shared>,
-    _worker: Arc<Kept>,
+    worker: Arc<Kept>,
 }
 
 /// Whether the session of a key is still held here (UNACK-6).
@@ -89,8 +89,13 @@ impl Notifier {
         let worker = keep_running("notify", move || worker::run(Arc::clone(&held)));
         Notifier {
             shared,
-            _worker: Arc::new(worker),
+            worker: Arc::new(worker),
         }
+    }
+
+    /// Counts the restarts of the worker at the node (GEN-3).
+    pub(crate) fn supervise(&self, node: &NodeSupervisor) {
+        node.watch(&self.worker);
     }
 
     /// Takes a notice in. Never blocks; a full store refuses or makes room by NOTIFY-13.
@@ -98,6 +103,16 @@ impl Notifier {
         let shared = &self.shared;
         shared.work(|desk| ((), desk.offer(notice, Instant::now())));
         shared.wake.notify_one();
+    }
+
+    /// Makes room for `more` notices than were configured: a planned stop is about to end so many
+    /// sessions at once (STOP-2).
+    pub fn raise_cap(&self, more: usize) {
+        let cap = self.shared.lock().raise_cap(more);
+        self.shared
+            .metrics
+            .upstream_notify_pending_max
+            .set(cap as i64);
     }
 
     /// Waits until no notice of `key` is held or in flight: the last one was recorded, refused or

@@ -85,6 +85,11 @@ impl Store {
         self.cap
     }
 
+    /// Makes room for `more` notices (STOP-2).
+    pub(crate) fn raise_cap(&mut self, more: usize) {
+        self.cap = self.cap.saturating_add(more);
+    }
+
     /// Whether a notice of `key` is held or in flight.
     pub(crate) fn contains(&self, key: &NoticeKey) -> bool {
         self.places.contains_key(key) || self.in_flight.contains_key(key)

@@ -150,6 +150,8 @@ impl Flight {
         let (shared, probe, event) = (&self.shared, self.probe, notice.event);
         let agent = Arc::clone(&notice.agent_id);
         match &outcome {
+            // The stop that left it in flight has told of it (STOP-7).
+            Outcome::Failed(_) if shared.lock().stage() == Stage::Over => {}
             Outcome::Failed(error) => log_failure(&agent, event.label(), error, probe),
             Outcome::Unacknowledged => shared
                 .metrics

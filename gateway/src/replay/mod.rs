@@ -30,8 +30,8 @@ use crate::notify::Notifier;
 use crate::observe::log::limit::LineLimit;
 use crate::observe::metrics::Metrics;
 use crate::session::Registry;
+use crate::supervise::{Kept, NodeSupervisor, keep_running};
 use crate::upstream::Upstream;
-use crate::upstream::keep::{Kept, keep_running};
 
 /// A verdict that finds more than this many before it is dropped (REPLAY-5).
 const BACKLOG: usize = 100;
@@ -97,6 +97,11 @@ impl Replayer {
             verdicts,
             driver: Arc::new(driver),
         }
+    }
+
+    /// Counts the restarts of the driver at the node (GEN-3).
+    pub(crate) fn supervise(&self, node: &NodeSupervisor) {
+        node.watch(&self.driver);
     }
 
     /// Takes in the server's answer (an encoded `BatchHeartbeatResponse`) to a batch of

@@ -28,6 +28,8 @@ pub(crate) enum Control {
     StreamGone,
     /// End the session; the stream ends with OK (SUB-10).
     End,
+    /// Give way to another owner, as all owners do (OWNER-9).
+    Replace,
     /// Panic, for tests of recovery.
     #[cfg(feature = "fault-injection")]
     Panic,
@@ -38,6 +40,7 @@ const STREAM_GONE: u8 = 1;
 const END: u8 = 2;
 const PANIC: u8 = 4;
 const ANNOUNCE: u8 = 8;
+const REPLACE: u8 = 16;
 
 /// One connected agent.
 pub(crate) struct Session {
@@ -160,6 +163,7 @@ impl Session {
         let bit = match control {
             Control::StreamGone => STREAM_GONE,
             Control::End => END,
+            Control::Replace => REPLACE,
             #[cfg(feature = "fault-injection")]
             Control::Panic => PANIC,
         };
@@ -200,6 +204,9 @@ impl Session {
                 Poll::Ready(Control::StreamGone)
             } else if asked & END != 0 {
                 Poll::Ready(Control::End)
+            } else if asked & REPLACE != 0 {
+                self.asked.fetch_and(!REPLACE, Ordering::AcqRel);
+                Poll::Ready(Control::Replace)
             } else {
                 Poll::Pending
             }

@@ -58,6 +58,13 @@ impl Roster {
         }
     }
 
+    /// Asks every owner to give way to another (OWNER-9).
+    pub(super) fn replace_owners(&self) {
+        for session in self.state().sessions.values() {
+            session.ask(Control::Replace);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.state().sessions.len()
     }

@@ -8,11 +8,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::events::Events;
 use super::live::Session;
+use super::owner::OwnerContext;
+use super::recovery::Recovery;
 use super::registry::Registry;
 use super::replies::{Reply, ReplySink, Waiter};
+use super::roster::Roster;
+use super::supervisor::Supervisor;
 use super::table::{Registration, TableLimits};
+use crate::config::{self, Config};
 use crate::edge::ConnectionKey;
+use crate::notify::Notifier;
+use crate::observe::metrics::Metrics;
+use crate::supervise::NodeSupervisor;
+use crate::upstream::Upstream;
 
 pub(crate) fn registration(agent_id: &str) -> Registration {
     Registration {
@@ -91,4 +101,32 @@ impl ReplySink for Caller {
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
+}
+
+/// What owners of a node without a server work with: its notices stay held.
+pub(crate) fn context() -> Arc<OwnerContext> {
+    let config = Config::default();
+    let metrics = Arc::new(Metrics::new(&config.node.name).unwrap());
+    let alone = config::Upstream {
+        endpoints: Vec::new(),
+        ..config.upstream
+    };
+    let upstream = Upstream::start(&alone, Arc::clone(&metrics));
+    let notifier = Notifier::start(
+        upstream.clone(),
+        &config.node,
+        &config.notify,
+        Arc::clone(&metrics),
+        |_| true,
+    );
+    Arc::new(OwnerContext {
+        registry: Arc::new(registry()),
+        roster: Roster::default(),
+        events: Arc::new(Events::new()),
+        notifier,
+        upstream,
+        metrics,
+        supervisor: Supervisor::new(&config.session, NodeSupervisor::new()),
+        recovery: Recovery::new(&alone),
+    })
 }

@@ -10,13 +10,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use crate::config::{self, Marks, Memory, Plan, Service};
 use crate::edge::listener::RunningListener;
 use crate::observe::metrics::Metrics;
+use crate::supervise::{Kept, NodeSupervisor, keep_running};
 use core::{Change, Say, Shedder, Trouble};
 
 /// Listeners with what they serve.
@@ -24,13 +24,7 @@ pub(crate) type Listeners = Arc<Vec<(config::Listener, RunningListener)>>;
 
 /// The running shedder. Dropped, it stops and leaves the listeners as they are.
 #[derive(Debug)]
-pub(crate) struct MemoryShedder(Option<JoinHandle<()>>);
-
-impl Drop for MemoryShedder {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
+pub(crate) struct MemoryShedder(Option<Kept>);
 
 impl MemoryShedder {
     /// Starts to sample `used`, the memory of this process in bytes.
@@ -38,7 +32,7 @@ impl MemoryShedder {
         memory: &Memory,
         listeners: &Listeners,
         metrics: &Arc<Metrics>,
-        used: impl Fn() -> Option<u64> + Send + 'static,
+        used: impl Fn() -> Option<u64> + Send + Sync + 'static,
     ) -> Self {
         say_combined(listeners);
         if !listeners.iter().any(|(config, _)| may_shed(config)) {
@@ -60,23 +54,34 @@ impl MemoryShedder {
         metrics
             .memory_shedding_low_water_bytes
             .set(gauge(marks.low));
-        let suspended = listeners
-            .iter()
-            .any(|(_, listener)| listener.is_suspended());
-        let shed = Shed {
-            shedder: Shedder::new(marks, suspended),
-            resuming: Trouble::default(),
-            every: memory.shedding.interval,
-            listeners: Arc::clone(listeners),
-            metrics: Arc::clone(metrics),
-        };
-        Self(Some(tokio::spawn(shed.run(used))))
+        let (listeners, metrics) = (Arc::clone(listeners), Arc::clone(metrics));
+        let (every, used) = (memory.shedding.interval, Arc::new(used));
+        Self(Some(keep_running("memory shedder", move || {
+            let suspended = listeners
+                .iter()
+                .any(|(_, listener)| listener.is_suspended());
+            let shed = Shed {
+                shedder: Shedder::new(marks, suspended),
+                resuming: Trouble::default(),
+                every,
+                listeners: Arc::clone(&listeners),
+                metrics: Arc::clone(&metrics),
+            };
+            shed.run(Arc::clone(&used))
+        })))
+    }
+
+    /// Counts its restarts at the node (GEN-3).
+    pub(crate) fn supervise(&self, node: &NodeSupervisor) {
+        if let Some(task) = &self.0 {
+            node.watch(task);
+        }
     }
 
     /// Stops it (STOP-3).
     pub(crate) fn stop(&self) {
         if let Some(task) = &self.0 {
-            task.abort();
+            task.stop();
         }
     }
 }
@@ -127,7 +132,7 @@ struct Shed {
 }
 
 impl Shed {
-    async fn run(mut self, used: impl Fn() -> Option<u64> + Send) {
+    async fn run(mut self, used: Arc<impl Fn() -> Option<u64> + Send + Sync>) {
         let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

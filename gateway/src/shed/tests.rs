@@ -32,7 +32,9 @@ fn listener(services: &[Service]) -> (Listener, RunningListener) {
     config.services = services.to_vec();
     let metrics = Arc::new(Metrics::new("test").unwrap());
     let bound = BoundListener::bind(&config).unwrap();
-    let running = bound.serve(Arc::new(Nobody), None, metrics).unwrap();
+    let running = bound
+        .serve(Arc::new(Nobody), None, metrics, &NodeSupervisor::new())
+        .unwrap();
     (config, running)
 }
 

@@ -66,8 +66,8 @@ impl Lanes {
         let queues = Limits {
             register: config.register_queue,
             inventory: config.inventory_queue,
-            // Whoever replays keeps no more calls than that.
-            replay: config.replay_concurrency,
+            // Replays and recoveries of sessions each keep no more calls than that.
+            replay: 2 * config.replay_concurrency,
         };
         let lanes = Self {
             configured,

@@ -14,7 +14,6 @@ mod dial;
 mod error;
 mod frame;
 mod guardian;
-pub(crate) mod keep;
 mod keeper;
 mod lane;
 mod ledger;
@@ -42,7 +41,6 @@ use circuit::{Admission, Circuit};
 pub(crate) use client::Begun;
 use client::Client;
 pub use error::{CallError, ConnectError};
-use keep::Kept;
 use keeper::{Keeper, Settings};
 use lane::Lanes;
 use permits::Class;
@@ -53,6 +51,7 @@ use tls::ClientTls;
 
 use crate::config;
 use crate::observe::metrics::Metrics;
+use crate::supervise::{Kept, NodeSupervisor, keep_running};
 
 /// Notices in flight at most (NOTIFY-2).
 pub(crate) const NOTICES_IN_FLIGHT: usize = 10;
@@ -107,7 +106,7 @@ impl Upstream {
     pub fn start(config: &config::Upstream, metrics: Arc<Metrics>) -> Upstream {
         let circuit = Circuit::new(&config.breaker, Arc::clone(&metrics));
         let timer = Arc::clone(&circuit);
-        let mut tasks = vec![keep::keep_running("circuit breaker", move || {
+        let mut tasks = vec![keep_running("circuit breaker", move || {
             let timer = Arc::clone(&timer);
             async move { timer.run().await }
         })];
@@ -130,7 +129,7 @@ impl Upstream {
             };
             let (channel, keeper) = Keeper::new(settings, Arc::clone(&lanes), Arc::clone(&metrics));
             let keeper = Arc::new(keeper);
-            tasks.push(keep::keep_running("upstream connection", move || {
+            tasks.push(keep_running("upstream connection", move || {
                 let keeper = Arc::clone(&keeper);
                 async move { keeper.run().await }
             }));
@@ -146,7 +145,7 @@ impl Upstream {
             guardian: Arc::clone(&guardian),
             metrics: Arc::clone(&metrics),
         });
-        tasks.push(keep::keep_running("slow server detector", move || {
+        tasks.push(keep_running("slow server detector", move || {
             let detector = Arc::clone(&detector);
             async move { detector.run().await }
         }));
@@ -196,7 +195,8 @@ impl Upstream {
     ///
     /// # Errors
     /// As [`Upstream::register`]; [`CallError::QueueFull`] when more than
-    /// `upstream.replay_concurrency` replays wait, [`CallError::CalledOff`] when it is not wanted.
+    /// twice `upstream.replay_concurrency` replays wait, [`CallError::CalledOff`] when it is not
+    /// wanted.
     pub async fn replay_register(
         &self,
         request: Bytes,
@@ -310,6 +310,12 @@ impl Upstream {
     /// Whether the latest connection did not fail for its TLS files (UPCH-4).
     pub fn tls_files_usable(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.files_usable())
+    }
+
+    /// Counts the restarts of these tasks at the node (GEN-3).
+    pub(crate) fn supervise(&self, node: &NodeSupervisor) {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.iter().for_each(|task| node.watch(task));
     }
 
     /// Whether a connection is up.

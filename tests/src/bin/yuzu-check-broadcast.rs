@@ -227,7 +227,7 @@ fn judge_memory(arguments: &Arguments, first: u64, last: u64) -> Option<String> 
 async fn stop(
     arguments: &Arguments,
     server: &StubServer,
-    gateway: GatewayProcess,
+    mut gateway: GatewayProcess,
 ) -> Result<Option<String>, String> {
     let started = Instant::now();
     let status = gateway.terminate(STOP_LIMIT).await?;

@@ -8,7 +8,7 @@ use tonic::Code;
 use yuzu_proto::agent::v1::{CommandRequest, CommandResponse, HeartbeatRequest, InventoryReport};
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
 use yuzu_server_stub::{Action, Fault, Rpc};
-use yuzu_tests::testbed::TestBed;
+use yuzu_tests::testbed::{Setup, TestBed};
 
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
@@ -241,4 +241,59 @@ async fn old_fault_16_agents_that_leave_together_write_one_line_each() {
 /// The name of a node with the default configuration.
 fn node() -> String {
     yuzu_gateway::config::Config::default().node.name
+}
+
+#[tokio::test]
+async fn stop_7_a_stop_at_a_silent_server_writes_one_line_about_what_it_left() {
+    let (log, _guard) = capture();
+    let budget = std::time::Duration::from_millis(500);
+    let setup = Setup::default().gateway(|config| config.shutdown.flush_budget = budget);
+    let bed = setup.start().await;
+    let mut agents = Vec::new();
+    for n in 0..80 {
+        agents.push(bed.agent(&format!("a-{n}")).await);
+    }
+    let silent = Fault::new(Rpc::NotifyStreamStatus, Action::Hang);
+    bed.server.fault(silent).unwrap();
+    let before = log.text().len();
+    let TestBed { server, gateway } = bed;
+    let report = soon("the stop", gateway.shutdown()).await;
+    assert_eq!(report.unsent, 80);
+    // Calls that were out end with their connection.
+    server.kill().await;
+    let text = log.text().split_off(before);
+    let loud = |line: &&str| line.contains(" WARN ") || line.contains("ERROR");
+    let loud: Vec<_> = text.lines().filter(loud).collect();
+    // The answer to a CONNECTED may have been on its way when the stop began.
+    let told = "stream-status notification(s) sent, 80 not sent by the flush deadline";
+    assert!(loud.len() == 1 && loud[0].contains(told), "{loud:#?}");
+}
+
+#[tokio::test]
+async fn owner_10_every_restart_writes_its_outcome_once_and_no_secret() {
+    let (log, _guard) = capture();
+    let bed = TestBed::start().await;
+    let agent = bed.agent("a").await;
+    let mut gone = bed.agent("b").await;
+    let before = log.text().len();
+    for panics in 1..=2 {
+        assert!(bed.gateway.inject_owner_panic("a"));
+        let recovered = [("outcome", "recovered")];
+        bed.metric_becomes("agent_owner_restarts_total", &recovered, f64::from(panics))
+            .await;
+    }
+    let refuse = Fault::new(Rpc::ProxyRegister, Action::Refuse).replay(true);
+    bed.server.fault(refuse).unwrap();
+    assert!(bed.gateway.inject_owner_panic("b"));
+    assert!(gone.stream_end().await.unwrap().is_ok());
+    let text = log.text().split_off(before);
+    let of = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(of("session owner restarted; the agent keeps its stream"), 2);
+    assert_eq!(
+        of("session owner restarted; its session was not recovered"),
+        1
+    );
+    for session in [&agent.session_id, &gone.session_id] {
+        assert!(!text.contains(session.as_str()), "{text}");
+    }
 }

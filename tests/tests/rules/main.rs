@@ -5,8 +5,11 @@
 
 mod agent_identity;
 mod authorization;
+mod cap;
 mod certificates;
 mod command;
+#[path = "../support/frames.rs"]
+mod frames;
 mod guardian;
 mod heartbeat;
 mod hostile_input;
@@ -16,6 +19,7 @@ mod logs;
 mod management;
 mod old_faults;
 mod origin;
+mod owner;
 mod register;
 mod replay;
 mod shutdown;

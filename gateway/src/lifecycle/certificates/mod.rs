@@ -24,7 +24,7 @@ use crate::edge::tls::ServerTls;
 use crate::management::authorization::{Authorization, Gate, PinChange, Pins, Policy};
 use crate::observe::metrics::Metrics;
 use crate::pki::Snapshot;
-use crate::upstream::keep::{Kept, keep_running};
+use crate::supervise::{Kept, keep_running};
 use expiry::Expiry;
 use listeners::Listeners;
 use posture::say_authorization;

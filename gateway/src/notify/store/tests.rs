@@ -215,3 +215,14 @@ fn notify_12_the_newer_notice_of_a_key_in_flight_is_not_evicted_either() {
     assert_eq!(offer(&mut store, 2, Disconnected), "held");
     assert_eq!(offer(&mut store, 3, Disconnected), "evicted");
 }
+
+#[test]
+fn stop_2_a_raised_cap_lets_the_notices_of_a_stop_in() {
+    let mut store = Store::new(1);
+    assert_eq!(offer(&mut store, 1, Disconnected), "held");
+    assert_eq!(offer(&mut store, 2, Disconnected), "refused");
+    store.raise_cap(2);
+    assert_eq!(offer(&mut store, 2, Disconnected), "held");
+    assert_eq!(offer(&mut store, 3, Disconnected), "held");
+    assert_eq!(offer(&mut store, 4, Disconnected), "refused");
+}

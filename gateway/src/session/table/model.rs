@@ -28,6 +28,12 @@ enum Step {
         connection: usize,
     },
     End(usize),
+    /// The task behind a row dies: the handler of a reservation, or an owner whose successor does
+    /// or does not recover the session. What it leaves is found by expiry, or by the successor.
+    Crash {
+        owner: usize,
+        recovers: bool,
+    },
     Close(usize),
     Wait(u64),
     Sweep,
@@ -43,6 +49,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..64_usize, 0..CONNECTIONS)
             .prop_map(|(session, connection)| Step::Subscribe { session, connection }),
         2 => (0..64_usize).prop_map(Step::End),
+        1 => (0..64_usize, any::<bool>())
+            .prop_map(|(owner, recovers)| Step::Crash { owner, recovers }),
         1 => (0..CONNECTIONS).prop_map(Step::Close),
         2 => (1..70_u64).prop_map(Step::Wait),
         2 => Just(Step::Sweep),
@@ -153,12 +161,27 @@ impl Pair {
                 session,
                 connection,
             } => self.subscribe(session, connection),
-            Step::End(index) => {
+            Step::End(index)
+            | Step::Crash {
+                owner: index,
+                recovers: false,
+            } => {
                 if let Some((agent, epoch)) = pick(&self.ends, index) {
                     let before = self.model.live.len();
                     self.model.live.retain(|row| row.2 != epoch);
                     let ended = self.table.end(&agent_id(agent), epoch);
                     assert_eq!(ended, self.model.live.len() < before);
+                }
+            }
+            // Its row outlives it, unless a newer session has the place.
+            Step::Crash {
+                owner,
+                recovers: true,
+            } => {
+                if let Some((agent, epoch)) = pick(&self.ends, owner) {
+                    let row = self.table.live.get(&agent_id(agent));
+                    let holds = self.model.live.iter().any(|row| row.2 == epoch);
+                    assert_eq!(row.is_some_and(|row| row.epoch == epoch), holds);
                 }
             }
             Step::Close(connection) => {
@@ -261,6 +284,27 @@ impl Pair {
         self.ends.push((agent, value));
     }
 
+    /// No connection serves more agents than its cap, whatever they hold there, and no more
+    /// registrations of it are under way (CAP-1 to CAP-4).
+    fn check_cap(&self) {
+        let (model, now) = (&self.model, self.now);
+        let mut agents: HashMap<ConnectionKey, HashSet<usize>> = HashMap::new();
+        let mut under_way: HashMap<ConnectionKey, usize> = HashMap::new();
+        for (_, row) in model.reserved.iter().filter(|(_, row)| row.expires > now) {
+            agents.entry(row.connection).or_default().insert(row.agent);
+            *under_way.entry(row.connection).or_default() += 1;
+        }
+        for row in model.pending.iter().filter(|row| row.expires > now) {
+            agents.entry(row.connection).or_default().insert(row.agent);
+        }
+        for (agent, connection, _) in &model.live {
+            agents.entry(*connection).or_default().insert(*agent);
+        }
+        let cap = LIMITS.max_per_connection;
+        assert!(agents.values().all(|agents| agents.len() <= cap));
+        assert!(under_way.values().all(|calls| *calls <= cap));
+    }
+
     /// Every index holds exactly what a scan finds.
     fn check(&self) {
         let table = &self.table;
@@ -344,6 +388,7 @@ proptest! {
         let mut pair = Pair::new();
         for step in steps {
             pair.run(step);
+            pair.check_cap();
             pair.check();
         }
         pair.wind_up();

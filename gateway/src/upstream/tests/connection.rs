@@ -121,7 +121,7 @@ async fn an_idle_connection_is_pinged_and_left_when_no_answer_comes() {
     };
     let (channel, keeper) = Keeper::new(settings, lanes(), metrics());
     let keeper = Arc::new(keeper);
-    let _kept = keep::keep_running("test", move || {
+    let _kept = keep_running("test", move || {
         let keeper = Arc::clone(&keeper);
         async move { keeper.run().await }
     });

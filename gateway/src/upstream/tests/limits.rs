@@ -180,12 +180,15 @@ async fn permit_6_replays_take_half_of_the_pool_and_go_behind_live_registers() {
     let upstream = upstream(server.address, &metrics, |c| {
         (c.register_concurrency, c.replay_concurrency) = (4, 2);
     });
-    let mut replays: JoinSet<_> = (0..4).map(|_| replay(&upstream)).collect();
+    let mut replays: JoinSet<_> = (0..6).map(|_| replay(&upstream)).collect();
     for _ in 0..2 {
         let call = server.calls.recv().await.unwrap();
         assert_eq!(call.headers["x-yuzu-session-id"], "s-1");
     }
-    until("two wait", || gauge(&metrics, "s_waiting", "replay") == 2.0).await;
+    until("four wait", || {
+        gauge(&metrics, "s_waiting", "replay") == 4.0
+    })
+    .await;
     assert_eq!(gauge(&metrics, "s_held", "replay"), 2.0);
     assert!(!upstream.inner.lanes.saturated(), "replays do not count");
     assert_eq!(replay(&upstream).await, Err(CallError::QueueFull));
@@ -206,7 +209,7 @@ async fn permit_6_replays_take_half_of_the_pool_and_go_behind_live_registers() {
         let call = server.calls.recv().await.unwrap();
         assert!(!call.headers.contains_key("x-yuzu-session-id"));
     }
-    server.gate.add_permits(6);
+    server.gate.add_permits(8);
     while let Some(result) = live.join_next().await {
         result.unwrap().unwrap();
     }

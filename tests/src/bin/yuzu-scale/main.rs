@@ -7,15 +7,20 @@
 
 mod bed;
 mod cancelled_register;
+mod churn;
 mod cold_wave;
 mod floor;
 mod frozen_server;
 mod heartbeat_cost;
+mod kill_nine;
 mod memory_loss;
+mod owner_kill;
+mod planned_stop;
 mod refused_notices;
 mod register_storm;
 mod report;
 mod reset_once;
+mod session_cap;
 mod stream_limit;
 mod tap;
 mod unread_answers;
@@ -74,6 +79,11 @@ enum Scenario {
     MemoryLoss20Ms,
     MemoryLossRefusing,
     ResetOnce,
+    SessionCap,
+    OwnerKill,
+    PlannedStop,
+    KillNine,
+    Churn,
 }
 
 impl Scenario {
@@ -96,6 +106,11 @@ impl Scenario {
             Self::MemoryLoss20Ms => memory_loss::ABOUT_20_MS,
             Self::MemoryLossRefusing => memory_loss::ABOUT_REFUSING,
             Self::ResetOnce => reset_once::ABOUT,
+            Self::SessionCap => session_cap::ABOUT,
+            Self::OwnerKill => owner_kill::ABOUT,
+            Self::PlannedStop => planned_stop::ABOUT,
+            Self::KillNine => kill_nine::ABOUT,
+            Self::Churn => churn::ABOUT,
         }
     }
 
@@ -113,6 +128,11 @@ impl Scenario {
             Self::MemoryLoss20Ms => memory_loss::run(binaries, 20, false).await,
             Self::MemoryLossRefusing => memory_loss::run(binaries, 50, true).await,
             Self::ResetOnce => reset_once::run(binaries).await,
+            Self::SessionCap => session_cap::run(binaries).await,
+            Self::OwnerKill => owner_kill::run().await,
+            Self::PlannedStop => planned_stop::run(binaries).await,
+            Self::KillNine => kill_nine::run(binaries).await,
+            Self::Churn => churn::run(binaries).await,
         }
     }
 }

@@ -1,69 +1,82 @@
-//! Tasks that must not end.
-//!
-//! Responsible for starting a task again that panicked (GEN-3), and for saying when it is no
-//! longer worth trying. Must never hide that a task is gone.
+//! One task that is started again when it panics.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-const RESTARTS_MAX: usize = 10;
-const RESTART_WINDOW: Duration = Duration::from_secs(60);
+use super::intensity::Intensity;
+use super::node::{MAX_RESTARTS, RESTART_PERIOD};
+
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs what `make` returns, until the handle is dropped. After a panic it is made and run anew;
 /// after more than 10 panics within 60 s the handle finishes, which `/readyz` shows. A task that
-/// returns is done.
+/// returns is done. What a node can't be without is also handed to
+/// [`NodeSupervisor::watch`](super::NodeSupervisor::watch).
 pub(crate) fn keep_running<M, F>(name: &'static str, make: M) -> Kept
 where
     M: Fn() -> F + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    Kept(tokio::spawn(async move {
-        let mut restarts: Vec<Instant> = Vec::new();
+    let (counter, restarts) = watch::channel(0);
+    let task = tokio::spawn(async move {
+        let mut intensity = Intensity::new(MAX_RESTARTS, RESTART_PERIOD);
         loop {
-            let mut task = Kept(tokio::spawn(make()));
-            match (&mut task.0).await {
-                Ok(()) => return,
-                Err(error) if error.is_cancelled() => return,
-                Err(_panic) => {}
+            let run = make();
+            if AssertUnwindSafe(run).catch_unwind().await.is_ok() {
+                return;
             }
-            let now = Instant::now();
-            restarts.retain(|at| now.duration_since(*at) < RESTART_WINDOW);
-            restarts.push(now);
-            if restarts.len() > RESTARTS_MAX {
+            counter.send_modify(|count| *count += 1);
+            if !intensity.admit(Instant::now()) {
                 tracing::error!(task = name, "task keeps panicking; given up");
                 return;
             }
             tracing::error!(task = name, "task panicked; started again");
             sleep(PAUSE).await;
         }
-    }))
+    });
+    Kept { task, restarts }
 }
 
 /// A running task; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Kept(JoinHandle<()>);
+pub(crate) struct Kept {
+    task: JoinHandle<()>,
+    restarts: watch::Receiver<u64>,
+}
 
 impl Kept {
     /// Whether it has ended, by itself or given up.
     pub(crate) fn is_finished(&self) -> bool {
-        self.0.is_finished()
+        self.task.is_finished()
     }
 
-    /// Ends it and waits until it has.
+    /// How often it has panicked so far; the channel closes when it ends.
+    pub(crate) fn restarts(&self) -> watch::Receiver<u64> {
+        self.restarts.clone()
+    }
+
+    /// Ends it, without waiting until it has.
+    pub(crate) fn stop(&self) {
+        self.task.abort();
+    }
+
+    /// Ends it and waits until it has, and all that it held is dropped.
     pub(crate) async fn end(mut self) {
-        self.0.abort();
+        self.stop();
         // Ended by the abort; there is nothing to learn from it.
-        let _ = (&mut self.0).await;
+        let _ = (&mut self.task).await;
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.0.abort();
+        self.stop();
     }
 }
 
@@ -82,7 +95,7 @@ mod tests {
             let run = seen.fetch_add(1, Ordering::SeqCst);
             async move { assert!(run >= 3, "panics on purpose") }
         });
-        (&mut task.0).await.unwrap();
+        (&mut task.task).await.unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 4);
     }
 
@@ -110,7 +123,7 @@ mod tests {
             seen.fetch_add(1, Ordering::SeqCst);
             async { panic!("on purpose") }
         });
-        (&mut task.0).await.unwrap();
+        (&mut task.task).await.unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 11);
     }
 }

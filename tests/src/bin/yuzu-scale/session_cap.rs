@@ -1,0 +1,119 @@
+//! Registrations of one connection against its cap, and what they cost.
+
+use crate::bed::{self, Bed, Binaries};
+use crate::report::Report;
+use prost::Message;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use yuzu_proto::agent::v1::{AgentInfo, RegisterRequest};
+use yuzu_proto::path;
+use yuzu_server_stub::{Action, Fault, Rpc, StubConfig};
+use yuzu_tests::agent::Agent;
+use yuzu_tests::raw::{Request, frame};
+
+pub(crate) const ABOUT: &str = "200 ids at once, 20 times one id, 40 times 1 MiB on one connection";
+
+const CAP: u64 = 8;
+const LIMIT: Duration = Duration::from_secs(30);
+const IN_A_ROW: usize = 40;
+const LARGE: usize = 1 << 20;
+/// Another row of this size would be more than that.
+const SLACK: u64 = 1 << 20;
+/// Until what is free has gone back.
+const SETTLE: Duration = Duration::from_secs(20);
+
+pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
+    let mut report = Report::default();
+    let distinct = (0..200).map(|n| format!("a-{n}")).collect();
+    at_once(binaries, "200 ids", distinct, &mut report).await?;
+    let same = vec!["a".to_owned(); 20];
+    at_once(binaries, "20 times one id", same, &mut report).await?;
+    in_a_row(binaries, &mut report).await?;
+    Ok(report)
+}
+
+fn request(id: &str, token_bytes: usize) -> Vec<u8> {
+    let request = RegisterRequest {
+        info: Some(AgentInfo {
+            agent_id: id.into(),
+            ..AgentInfo::default()
+        }),
+        enrollment_token: "t".repeat(token_bytes),
+        ..RegisterRequest::default()
+    };
+    request.encode_to_vec()
+}
+
+/// While the server keeps what it gets. The listener allows 32 calls of one connection at once;
+/// the others follow as the first ones are refused.
+async fn at_once(
+    binaries: &Binaries,
+    what: &str,
+    ids: Vec<String>,
+    report: &mut Report,
+) -> Result<(), String> {
+    let bed = Bed::start(binaries, StubConfig::default()).await?;
+    let hang = Fault::new(Rpc::ProxyRegister, Action::Hang);
+    bed.server.fault(hang).map_err(|e| e.to_string())?;
+    let agent = Agent::connect(bed.gateway.agents, "all").await;
+    let agent = agent.map_err(|e| e.to_string())?;
+    // Its answer comes after the listener's limits, which are kept to from then on.
+    let settled = agent.heartbeat().await;
+    settled.map_err(|e| e.to_string())?;
+    let wanted = ids.len() as u64;
+    let mut calls = JoinSet::new();
+    for id in ids {
+        let call = Request::new(path::REGISTER).timeout(LIMIT);
+        calls.spawn(agent.connection.begin_unary(&call, frame(&request(&id, 0))));
+    }
+    let refused = |metrics: &yuzu_tests::metrics::Metrics| {
+        bed::value(metrics, "session_limit_rejected_total", &[]) == Ok(wanted - CAP)
+    };
+    let metrics = bed::gateway_has(&bed.gateway, "every refusal", LIMIT, refused).await?;
+    bed.server.clear_faults(None);
+    bed.server.release(None);
+    let mut answered = 0;
+    while let Some(call) = calls.join_next().await {
+        call.map_err(|e| e.to_string())?
+            .map_err(|e| e.to_string())?;
+        answered += 1;
+    }
+    let refused = bed::value(&metrics, "session_limit_rejected_total", &[])?;
+    let received = bed.server.view(|s| s.counts(Rpc::ProxyRegister).received);
+    report.exactly(&format!("{what}: answers"), answered, wanted);
+    report.exactly(
+        &format!("{what}: refused by the cap"),
+        refused,
+        wanted - CAP,
+    );
+    report.exactly(&format!("{what}: reached the server"), received, CAP);
+    Ok(())
+}
+
+async fn in_a_row(binaries: &Binaries, report: &mut Report) -> Result<(), String> {
+    let bed = Bed::start(binaries, StubConfig::default()).await?;
+    let agent = Agent::connect(bed.gateway.agents, "a").await;
+    let agent = agent.map_err(|e| e.to_string())?;
+    let large = request("a", LARGE);
+    let mut memory = Vec::new();
+    for calls in [1, IN_A_ROW - 1] {
+        for _ in 0..calls {
+            let answer = agent.register_raw(&large).await;
+            let answer = answer.map_err(|e| e.to_string())?;
+            if !answer.status.is_ok() {
+                return Err(answer.status.to_string());
+            }
+        }
+        sleep(SETTLE).await;
+        memory.push(bed.gateway.anonymous_memory()?);
+    }
+    let (first, last) = (memory[0], memory[1]);
+    report.count("40 x 1 MiB: memory after the first, KiB", first >> 10);
+    report.at_most(
+        "40 x 1 MiB: memory after the last, KiB",
+        last >> 10,
+        (first + SLACK) >> 10,
+    );
+    Ok(())
+}
