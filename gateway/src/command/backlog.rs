@@ -16,6 +16,9 @@ use super::pool::Pool;
 /// Bytes that one agent may have waiting beyond the bound, so that it goes on answering other
 /// callers; one answer may wait there whatever its size.
 const ALLOWANCE: usize = 8 << 10;
+/// Bytes that all agents may have waiting beyond the bound together; what reaches the bound is
+/// taken whatever its size.
+const BEYOND: usize = 8 << 20;
 /// Small answers that wait together leave in one DATA frame of about this size.
 const COALESCE: usize = 32 << 10;
 /// Room for so many answers is kept when all have left.
@@ -43,7 +46,7 @@ pub(super) struct Backlog {
     bytes: usize,
     /// The agents that have answers beyond the bound in the queue, or wait for room.
     beyond: HashMap<u32, Beyond>,
-    /// The agents that wait for the pool, each with the bytes it brings. Who was woken otherwise
+    /// The agents that wait for room of all, each with the bytes it brings. Who was woken otherwise
     /// may still be named.
     line: VecDeque<(u32, usize)>,
 }
@@ -52,7 +55,9 @@ pub(super) struct Backlog {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoRoom {
     /// The bound is reached, and the agent has had its allowance.
-    Bound,
+    Agent,
+    /// The bound is reached, and so is what may wait beyond it.
+    Caller,
     /// The callers of the node together have no room.
     Pool,
 }
@@ -72,7 +77,7 @@ struct Beyond {
     bytes: usize,
     /// Who waits to bring the next.
     owner: Option<Waker>,
-    /// It is in the line for the pool.
+    /// It is in the line for room of all.
     in_line: bool,
 }
 
@@ -114,7 +119,7 @@ impl Backlog {
         self.bytes
     }
 
-    /// Whether the bound is reached, or an agent waits for the pool.
+    /// Whether the bound is reached, or an agent waits.
     pub(super) fn is_full(&self) -> bool {
         !self.beyond.is_empty()
     }
@@ -127,7 +132,10 @@ impl Backlog {
         let beyond = !alone && self.bytes + len > self.bound;
         let has = self.beyond.get(&target).map_or(0, |agent| agent.bytes);
         if beyond && has > 0 && has + len > ALLOWANCE {
-            return Err(NoRoom::Bound);
+            return Err(NoRoom::Agent);
+        }
+        if self.bytes > self.bound && self.bytes + len > self.bound + BEYOND {
+            return Err(NoRoom::Caller);
         }
         if alone {
             self.pool.take(len);
@@ -148,7 +156,7 @@ impl Backlog {
     pub(super) fn wait(&mut self, target: u32, len: usize, why: NoRoom, owner: &Waker) {
         let agent = self.beyond.entry(target).or_default();
         agent.owner = Some(owner.clone());
-        if why == NoRoom::Pool && !std::mem::replace(&mut agent.in_line, true) {
+        if why != NoRoom::Agent && !std::mem::replace(&mut agent.in_line, true) {
             self.line.push_back((target, len));
         }
     }
@@ -246,8 +254,8 @@ impl Backlog {
         }
     }
 
-    /// The agents that wait for the pool: it has room again.
-    pub(super) fn waiting_for_pool(&mut self) -> Vec<Waker> {
+    /// The agents that wait in line: the pool has room again.
+    pub(super) fn waiting_in_line(&mut self) -> Vec<Waker> {
         let mut owners = Vec::new();
         self.advance_line(0, true, &mut owners);
         owners

@@ -20,9 +20,12 @@ use super::pool::Pool;
 pub(super) const STALL: Duration = Duration::from_millis(250);
 /// The node looks for such callers so often while it has no room.
 const LOOK: Duration = Duration::from_millis(50);
-/// Answers that may wait for all callers together, in bytes, unless twice the bound of one caller
-/// is more.
-const POOL: usize = 64 << 20;
+/// Answers that may wait for all callers together, in bytes, unless four times the bound of one
+/// caller is more.
+const POOL: usize = 32 << 20;
+/// Answers that pass a caller by before its time becomes short, in bytes, unless twice its bound is
+/// more.
+const MUCH: usize = 16 << 20;
 
 /// Bounds of a caller, and of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,14 +39,13 @@ pub(super) struct CallerLimits {
 impl CallerLimits {
     /// Bytes for all callers together.
     pub(super) fn pool_bytes(&self) -> usize {
-        POOL.max(self.buffer_bytes.saturating_mul(2))
+        POOL.max(self.buffer_bytes.saturating_mul(4))
     }
 
     /// How long a caller may take nothing, its backlog full, after `came` bytes of answers.
     pub(super) fn patience(&self, came: usize) -> Duration {
-        let pool = self.pool_bytes();
-        let much = (pool / 4).max(self.buffer_bytes.saturating_mul(2));
-        if came > pool {
+        let much = MUCH.max(self.buffer_bytes.saturating_mul(2));
+        if came > much.saturating_mul(4) {
             Duration::ZERO
         } else if came > much {
             self.slow_timeout.min(STALL)

@@ -274,7 +274,7 @@ impl Fanout {
 
     /// The node has room again.
     pub(super) fn room(&self) {
-        let owners = self.state().backlog.waiting_for_pool();
+        let owners = self.state().backlog.waiting_in_line();
         wake(owners);
     }
 

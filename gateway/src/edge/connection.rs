@@ -16,6 +16,7 @@ use tracing::debug;
 
 use super::answers::{AnswerLedger, PieceId};
 use super::flood::Costly;
+use super::pause::Pauses;
 use crate::observe::metrics::Metrics;
 use crate::pki::{BadCertificate, PeerCertificate};
 
@@ -105,6 +106,7 @@ pub(crate) struct Connection {
     answers: Mutex<AnswerLedger>,
     signal: AtomicU8,
     driver: AtomicWaker,
+    pauses: Pauses,
 }
 
 impl Connection {
@@ -131,6 +133,7 @@ impl Connection {
             answers: Mutex::default(),
             signal: AtomicU8::new(Signal::Serve as u8),
             driver: AtomicWaker::new(),
+            pauses: Pauses::default(),
         })
     }
 
@@ -251,6 +254,10 @@ impl Connection {
         }
     }
 
+    pub(super) fn pauses(&self) -> &Pauses {
+        &self.pauses
+    }
+
     /// When it is to be judged first.
     pub(crate) fn first_check(&self) -> Instant {
         let preface = self.opened + self.limits.preface_timeout;
@@ -356,7 +363,7 @@ impl Charge {
     }
 
     /// Whom it is charged to.
-    pub(crate) fn connection(&self) -> &Connection {
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 

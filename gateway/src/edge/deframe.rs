@@ -126,6 +126,11 @@ impl Deframer {
         Ok(Some(declared))
     }
 
+    /// Bytes of the whole message that is unfinished here, as far as it has said; else 0.
+    pub(crate) fn awaited(&self) -> usize {
+        self.declared(&self.partial).ok().flatten().unwrap_or(0)
+    }
+
     /// Bytes of an unfinished message held here.
     pub(crate) fn held(&self) -> usize {
         self.partial.len()

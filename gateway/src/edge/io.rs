@@ -1,7 +1,7 @@
 //! A thin reader over the socket that sees every byte before hyper does.
 //!
-//! Responsible for the time of the last received byte and for counting costly frames. Must never
-//! change, hold or delay a byte.
+//! Responsible for the time of the last received byte, for counting costly frames and for leaving
+//! in the socket what is not to be read yet. Must never change or hold a byte.
 
 use std::io;
 use std::pin::Pin;
@@ -14,6 +14,10 @@ use tokio::time::Instant;
 use super::connection::Connection;
 use super::flood::{FloodGuard, FloodLimits, FrameScanner};
 
+/// Bytes read of a peer that has always more before the tasks that take them get a turn: what they
+/// say about the rest comes in time.
+const TURN: usize = 20 << 10;
+
 /// The socket (or the TLS stream) of one connection.
 #[derive(Debug)]
 pub(crate) struct CountedIo<I> {
@@ -21,6 +25,8 @@ pub(crate) struct CountedIo<I> {
     connection: Arc<Connection>,
     scanner: FrameScanner,
     guard: FloodGuard,
+    /// Bytes read since the last turn.
+    read: usize,
 }
 
 impl<I> CountedIo<I> {
@@ -31,6 +37,7 @@ impl<I> CountedIo<I> {
             connection,
             scanner: FrameScanner::default(),
             guard,
+            read: 0,
         }
     }
 
@@ -67,10 +74,21 @@ impl<I: AsyncRead + Unpin> AsyncRead for CountedIo<I> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.connection.pauses().poll_none(cx));
+        if self.read >= TURN {
+            self.read = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+        let Poll::Ready(read) = Pin::new(&mut self.inner).poll_read(cx, buf) else {
+            self.read = 0;
+            return Poll::Pending;
+        };
+        read?;
         let received = &buf.filled()[before..];
         if !received.is_empty() {
+            self.read += received.len();
             self.received(received)?;
         }
         Poll::Ready(Ok(()))
@@ -104,5 +122,50 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
 
     fn is_write_vectored(&self) -> bool {
         self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::super::pause::Paused;
+    use super::super::testing::connection;
+    use super::*;
+
+    fn pair() -> (CountedIo<DuplexStream>, DuplexStream, Arc<Connection>) {
+        let (near, far) = duplex(1 << 20);
+        let connection = connection();
+        let io = CountedIo::new(near, Arc::clone(&connection), FloodLimits::DEFAULT);
+        (io, far, connection)
+    }
+
+    #[tokio::test]
+    async fn cmd_22_a_paused_connection_is_read_on_when_the_last_pause_ends() {
+        let (mut io, mut far, connection) = pair();
+        far.write_all(b"ab").await.unwrap();
+        let (first, second) = (Paused::new(&connection), Paused::new(&connection));
+        let reading = tokio::spawn(async move { io.read_u8().await });
+        tokio::task::yield_now().await;
+        drop(first);
+        tokio::task::yield_now().await;
+        assert!(!reading.is_finished());
+        drop(second);
+        assert_eq!(reading.await.unwrap().unwrap(), b'a');
+    }
+
+    #[tokio::test]
+    async fn cmd_22_a_peer_that_always_has_more_lets_the_others_have_a_turn() {
+        let (mut io, mut far, _connection) = pair();
+        far.write_all(&vec![0; 100 << 10]).await.unwrap();
+        let mut piece = vec![0; 10 << 10];
+        for _ in 0..2 {
+            let read = io.read_exact(&mut piece).now_or_never();
+            read.expect("it is within its turn").unwrap();
+        }
+        assert!(io.read_exact(&mut piece).now_or_never().is_none());
+        let next = io.read_exact(&mut piece).now_or_never();
+        next.expect("the next turn").unwrap();
     }
 }

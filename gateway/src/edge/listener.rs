@@ -176,12 +176,12 @@ fn connection_limits(config: &config::Listener) -> ConnectionLimits {
 fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
     let management = config.serves(config::Service::Management);
     // A paused stream holds at most its window. h2 ends a connection whose unread small DATA
-    // frames lack more bytes to 256 each than half of the connection's window: at 32 to 1 a paused
+    // frames lack more bytes to 256 each than half of the connection's window: at 128 to 1 a paused
     // agent may fill its window with frames of 16 bytes, which no answer is shorter than.
     let (stream, connection) = if management {
         (1 << 20, 4 << 20)
     } else {
-        (256 << 10, 8 << 20)
+        (64 << 10, 8 << 20)
     };
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder

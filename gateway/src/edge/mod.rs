@@ -14,6 +14,7 @@ pub(crate) mod grpc;
 pub(crate) mod io;
 pub(crate) mod listener;
 pub(crate) mod origin;
+pub(crate) mod pause;
 mod proxy_protocol;
 mod sources;
 mod stream;

@@ -22,7 +22,9 @@ use crate::observe::http::{self, HttpServer};
 use crate::observe::metrics::{self, Metrics};
 use crate::observe::{descriptors, process};
 use crate::replay::Replayer;
-use crate::session::{Events, OwnerContext, Recovery, Registry, Roster, Supervisor, TableLimits};
+use crate::session::{
+    Arriving, Events, OwnerContext, Recovery, Registry, Roster, Supervisor, TableLimits,
+};
 use crate::shed::{Listeners, MemoryShedder};
 use crate::supervise::{NodeSupervisor, keep_running};
 use crate::upstream::{BreakerState, Upstream};
@@ -122,6 +124,7 @@ impl Gateway {
             metrics: Arc::clone(&metrics),
             supervisor: Supervisor::new(&config.session, supervisor.clone()),
             recovery: Recovery::new(&config.upstream),
+            arriving: Arriving::default(),
         });
         let router = Arc::new(Router::new(
             Arc::clone(&registry),

@@ -5,6 +5,7 @@
 //! answers go to a [`ReplySink`].
 
 mod admission;
+mod arriving;
 #[cfg(feature = "bench")]
 pub(crate) mod bench;
 mod clock;
@@ -25,6 +26,7 @@ mod table;
 pub(crate) mod testing;
 
 pub(crate) use admission::Refusal;
+pub(crate) use arriving::Arriving;
 pub(crate) use clock::unix_ms;
 pub(crate) use events::{Change, Event, Events, MissedEvents, Watcher};
 pub(crate) use inbound::Inbound;

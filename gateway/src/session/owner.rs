@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
 use tonic::Status;
 use tracing::debug;
 use yuzu_proto::GUARDIAN_PLUGIN;
 use yuzu_proto::peek::CommandResponsePeek;
 use yuzu_proto::wire::{GRPC_PREFIX, bytes_field_len, put_bytes_field, put_grpc_prefix};
 
+use super::arriving::Arriving;
 use super::events::Events;
 use super::inbound::Inbound;
 use super::live::{Control, Session};
@@ -44,6 +44,7 @@ pub(crate) struct OwnerContext {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) supervisor: Supervisor,
     pub(crate) recovery: Recovery,
+    pub(crate) arriving: Arriving,
 }
 
 impl fmt::Debug for OwnerContext {
@@ -74,8 +75,8 @@ pub(super) async fn own(session: &Session, context: &OwnerContext, inbound: &mut
             control = session.asked() => return leave(control, session, context, inbound).await,
             next = inbound.next() => next,
         };
-        let frame = match next {
-            Ok(Some(frame)) => frame,
+        let (frame, _place) = match next {
+            Ok(Some(next)) => next,
             Ok(None) => return Ended::Well,
             Err(status) => return Ended::With(status),
         };
@@ -119,7 +120,7 @@ async fn leave(
 
 async fn last_words(session: &Session, context: &OwnerContext, inbound: &mut Inbound) {
     for _ in 0..LAST_FRAMES {
-        let Some(Ok(Some(frame))) = inbound.next().now_or_never() else {
+        let Some(frame) = inbound.last() else {
             return;
         };
         if deliver(session, context, frame).await.is_err() {

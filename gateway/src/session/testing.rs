@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::arriving::Arriving;
 use super::events::Events;
 use super::live::Session;
 use super::owner::OwnerContext;
@@ -128,5 +129,6 @@ pub(crate) fn context() -> Arc<OwnerContext> {
         metrics,
         supervisor: Supervisor::new(&config.session, NodeSupervisor::new()),
         recovery: Recovery::new(&alone),
+        arriving: Arriving::default(),
     })
 }

@@ -57,7 +57,33 @@ fn cmd_22_beyond_the_bound_each_agent_has_8_kib() {
         backlog.offer(3, &frame(1, 1 << 20)).is_ok(),
         "one of any size"
     );
-    assert!(backlog.offer(3, &frame(2, 1)).is_err());
+    assert_eq!(backlog.offer(3, &frame(2, 1)), Err(NoRoom::Agent));
+}
+
+#[test]
+fn cmd_22_beyond_the_bound_all_agents_together_have_8_mib() {
+    let mut backlog = bounded(BOUND);
+    assert!(backlog.offer(0, &frame(0, BOUND)).is_ok());
+    assert!(backlog.offer(1, &frame(1, (8 << 20) - 1)).is_ok());
+    assert_eq!(backlog.offer(2, &frame(2, 2)), Err(NoRoom::Caller));
+    assert!(backlog.offer(2, &frame(2, 1)).is_ok());
+    assert_eq!(backlog.offer(3, &frame(3, 5)), Err(NoRoom::Caller));
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    backlog.wait(3, 5, NoRoom::Caller, &waker);
+    take(&mut backlog);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1, "the first has left");
+    assert!(backlog.offer(3, &frame(3, 5)).is_ok(), "there is room now");
+}
+
+#[test]
+fn one_answer_of_any_size_may_wait_beyond_the_bound() {
+    let mut backlog = bounded(BOUND);
+    assert!(backlog.offer(0, &frame(0, BOUND)).is_ok());
+    assert!(backlog.offer(1, &frame(1, 9 << 20)).is_ok());
+    assert_eq!(backlog.offer(2, &frame(2, 1)), Err(NoRoom::Caller));
+    while !take(&mut backlog).is_empty() {}
+    assert_eq!(backlog.bytes, 0);
 }
 
 #[test]
@@ -83,7 +109,7 @@ fn a_waiting_agent_is_woken_when_its_own_answer_has_left() {
         backlog.wait(
             agent,
             1 << 10,
-            NoRoom::Bound,
+            NoRoom::Agent,
             &Waker::from(Arc::clone(woken)),
         );
     }
@@ -110,7 +136,7 @@ fn owners_gives_everyone_who_waits() {
         backlog.wait(
             agent,
             1 << 10,
-            NoRoom::Bound,
+            NoRoom::Agent,
             &Waker::from(Arc::clone(&woken)),
         );
     }
@@ -248,7 +274,7 @@ fn the_agents_in_line_are_woken_when_others_made_room() {
         let refused = backlog.offer(agent, &frame(0, 1)).unwrap_err();
         backlog.wait(agent, 1, refused, &Waker::from(Arc::clone(&woken)));
     }
-    assert_eq!(backlog.waiting_for_pool().len(), 4);
-    assert!(backlog.waiting_for_pool().is_empty());
+    assert_eq!(backlog.waiting_in_line().len(), 4);
+    assert!(backlog.waiting_in_line().is_empty());
     assert!(!backlog.is_full());
 }

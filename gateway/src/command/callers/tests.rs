@@ -10,10 +10,10 @@ fn limits(buffer_bytes: usize) -> CallerLimits {
 }
 
 #[test]
-fn cmd_22_the_pool_is_64_mib_or_twice_the_bound_of_one() {
-    assert_eq!(limits(8 * MIB).pool_bytes(), 64 * MIB);
-    assert_eq!(limits(64 << 10).pool_bytes(), 64 * MIB);
-    assert_eq!(limits(100 * MIB).pool_bytes(), 200 * MIB);
+fn cmd_22_the_pool_is_32_mib_or_four_times_the_bound_of_one() {
+    assert_eq!(limits(8 * MIB).pool_bytes(), 32 * MIB);
+    assert_eq!(limits(64 << 10).pool_bytes(), 32 * MIB);
+    assert_eq!(limits(100 * MIB).pool_bytes(), 400 * MIB);
 }
 
 #[test]

@@ -5,6 +5,8 @@ use yuzu_proto::agent::v1::CommandResponse;
 use yuzu_proto::server::v1::SendCommandResponse;
 
 use super::super::testing::Caller;
+use futures_util::FutureExt;
+
 use super::*;
 
 #[test]
