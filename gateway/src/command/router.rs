@@ -25,7 +25,7 @@ use crate::session::{MailboxLimits, NotDispatched, Registry, ReplySink, Session,
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Targets resolved or dispatched before other tasks get a turn.
-const TURN: usize = 256;
+const TURN: usize = 32;
 
 static BACKPRESSURE: limit::LineLimit = limit::LineLimit::per_second();
 

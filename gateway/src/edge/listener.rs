@@ -446,9 +446,9 @@ impl RunningListener {
         Ok(())
     }
 
-    /// Sends GOAWAY on every connection.
-    pub(crate) fn drain(&self) {
-        self.shared.signal_all(Signal::Drain);
+    /// Every connection, for the caller to let them go.
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        self.shared.open().values().map(Arc::clone).collect()
     }
 
     /// Waits until every connection has gone, closing what is left at `deadline`.

@@ -2,16 +2,22 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::Gateway;
 use crate::config::Service;
+use crate::edge::connection::Signal;
+use crate::session::Control;
 
 /// Most time for commands in flight (STOP-3).
 const COMMANDS: Duration = Duration::from_secs(3);
 /// Most time for ending sessions (STOP-4).
 const SESSIONS: Duration = Duration::from_secs(5);
+/// Sessions and connections end in so many parts.
+const PARTS: u32 = 20;
+/// The next part ends without a pause when fewer notices are held: they leave 64 at a time.
+const NOTICES_AHEAD: usize = 128;
 /// Most time for the heartbeat flush (STOP-5).
 const HEARTBEATS: Duration = Duration::from_secs(5);
 /// From the first GOAWAY to the end of what is still open: about a second until the second one,
@@ -64,7 +70,7 @@ impl Gateway {
         info!(sessions = held, "planned stop: refusing new work");
         self.replayer.stop();
         self.upstream.stop_accepting();
-        self.notifier.raise_cap(2 * held);
+        self.notifier.prepare_stop(2 * held);
         self.router.stop();
         self.tasks.shedder.stop();
         for (config, listener) in self.listeners.iter() {
@@ -77,7 +83,10 @@ impl Gateway {
     /// Step 3.
     async fn end_sessions(&self, deadline: Instant) {
         let roster = &self.owners.roster;
-        roster.end_all();
+        let sessions = roster.begin_to_end();
+        let most = deadline.saturating_duration_since(Instant::now()) / 5;
+        self.in_parts(sessions, most, |session| session.ask(Control::End))
+            .await;
         if !roster.emptied(deadline).await {
             warn!(left = roster.len(), "sessions did not end in time");
         }
@@ -87,11 +96,25 @@ impl Gateway {
     async fn close_listeners(&self, deadline: Instant) {
         for (_, listener) in self.listeners.iter() {
             listener.stop_accepting();
-            listener.drain();
+            let connections = listener.connections();
+            let most = GOAWAY.min(deadline.saturating_duration_since(Instant::now())) / 4;
+            self.in_parts(connections, most, |connection| {
+                connection.signal(Signal::Drain);
+            })
+            .await;
         }
         let closed_by = (Instant::now() + GOAWAY).min(deadline);
         for (_, listener) in self.listeners.iter() {
             listener.closed(closed_by).await;
+        }
+    }
+
+    /// Lets `all` end in parts, within `most`, as notices leave. Ended all at once they would keep
+    /// every processor busy with each other, and the server would hear of them late.
+    async fn in_parts<T>(&self, all: Vec<T>, most: Duration, end: impl Fn(&T)) {
+        for part in all.chunks(all.len().div_ceil(PARTS as usize).max(1)) {
+            part.iter().for_each(&end);
+            let _ = timeout(most / PARTS, self.notifier.fewer_than(NOTICES_AHEAD)).await;
         }
     }
 

@@ -18,13 +18,13 @@ use crate::upstream::NOTICES_IN_FLIGHT;
 
 /// Resends in flight at most (UNACK-4).
 const RESENDS_IN_FLIGHT: usize = 5;
-/// Sends out at once during the final send (STOP-6).
+/// Sends out at once during a planned stop (STOP-6).
 const FINAL_WIDTH: usize = 64;
 
 /// How far a planned stop has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Notices wait for the breaker and for one of the ten slots.
+    /// Notices wait for the breaker and for one of the ten slots, of 64 once a stop has begun.
     Normal,
     /// The final send: wide, whatever the breaker says; what was sent is not retried (STOP-6).
     Final,
@@ -131,6 +131,8 @@ pub(crate) struct Desk {
     store: Store,
     unacked: Unacked,
     stage: Stage,
+    /// A planned stop has begun.
+    stopping: bool,
     pause: Pause,
     /// A CONNECTED was lost since the last full replay (NOTIFY-14).
     replay_armed: bool,
@@ -146,6 +148,7 @@ impl Desk {
             store: Store::new(config.pending_max),
             unacked: Unacked::new(config),
             stage: Stage::Normal,
+            stopping: false,
             pause: Pause::new(),
             replay_armed: false,
             high_water: HighWater::new(now),
@@ -154,8 +157,10 @@ impl Desk {
         }
     }
 
-    /// Makes room for the notices of a planned stop (STOP-2); the cap then in force.
-    pub(crate) fn raise_cap(&mut self, more: usize) -> usize {
+    /// Makes room for the notices of a planned stop (STOP-2), which are sent wide as soon as they
+    /// come; the cap then in force.
+    pub(crate) fn prepare_stop(&mut self, more: usize) -> usize {
+        self.stopping = true;
         self.store.raise_cap(more);
         self.store.cap()
     }
@@ -224,8 +229,8 @@ impl Desk {
     /// (PERMIT-11).
     pub(crate) fn may_start(&self, now: Instant) -> bool {
         let width = match self.stage {
-            Stage::Normal => NOTICES_IN_FLIGHT,
-            Stage::Final => FINAL_WIDTH,
+            Stage::Normal if !self.stopping => NOTICES_IN_FLIGHT,
+            Stage::Normal | Stage::Final => FINAL_WIDTH,
             Stage::Over => return false,
         };
         let free = self.in_flight() < width && !self.pause.is_on(now);

@@ -106,9 +106,9 @@ impl Notifier {
     }
 
     /// Makes room for `more` notices than were configured: a planned stop is about to end so many
-    /// sessions at once (STOP-2).
-    pub fn raise_cap(&self, more: usize) {
-        let cap = self.shared.lock().raise_cap(more);
+    /// sessions (STOP-2). From now on they are sent 64 at a time.
+    pub fn prepare_stop(&self, more: usize) {
+        let cap = self.shared.lock().prepare_stop(more);
         self.shared
             .metrics
             .upstream_notify_pending_max
@@ -125,6 +125,20 @@ impl Notifier {
             let mut left = std::pin::pin!(left);
             left.as_mut().enable();
             if shared.work(|desk| desk.settle(key)) {
+                return;
+            }
+            left.await;
+        }
+    }
+
+    /// Waits until fewer than `most` notices are held.
+    pub async fn fewer_than(&self, most: usize) {
+        let shared = &self.shared;
+        loop {
+            let left = shared.left.notified();
+            let mut left = std::pin::pin!(left);
+            left.as_mut().enable();
+            if shared.lock().held() < most {
                 return;
             }
             left.await;

@@ -89,7 +89,7 @@ impl Shared {
             let (sessions, more) = self.registry.page(after, limit);
             (sessions.iter().map(|session| held(session)).collect(), more)
         };
-        self.work(|queue| queue.take(width, now, page))
+        self.work(|queue| queue.take(width.min(queue.spread(now)), now, page))
     }
 
     /// Does what a verdict asks for (REPLAY-4, REPLAY-6 to REPLAY-9).

@@ -17,6 +17,9 @@ use crate::config;
 
 /// Agents that a full replay takes from the registry at a time (REPLAY-10).
 pub(crate) const CHUNK: usize = 500;
+/// A drip begins one replay after the other, so far apart: those that begin together end together,
+/// and each then waits for all the others to be handled, time and again.
+const SPREAD: Duration = Duration::from_micros(500);
 /// No full replay begins within this time of the end of another (REPLAY-9).
 const FULL_GAP: Duration = Duration::from_secs(60);
 
@@ -228,6 +231,14 @@ impl Queue {
         true
     }
 
+    /// How many replays the drip that runs may have on their way: one more each [`SPREAD`].
+    pub(crate) fn spread(&self, now: Instant) -> usize {
+        self.starts_at.map_or(usize::MAX, |at| {
+            let steps = now.saturating_duration_since(at).as_micros() / SPREAD.as_micros();
+            1 + usize::try_from(steps).unwrap_or(usize::MAX - 1)
+        })
+    }
+
     /// The next replay, if fewer than `width` are on their way. `page` gives held agents behind
     /// an id, up to a number.
     pub(crate) fn take(
@@ -318,7 +329,9 @@ impl Queue {
     /// had their turn at `now`.
     pub(crate) fn next_time(&self, now: Instant) -> Option<Instant> {
         let gap = self.full.ended.map(|at| at + FULL_GAP);
-        [self.starts_at, self.guard.next_time(), gap]
+        let out = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
+        let next = self.starts_at.map(|at| at + SPREAD * out);
+        [next, self.guard.next_time(), gap]
             .into_iter()
             .flatten()
             .filter(|at| *at > now)

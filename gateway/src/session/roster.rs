@@ -49,13 +49,12 @@ impl Roster {
         self.ended.notify_waiters();
     }
 
-    /// Asks every session to end, and each one that comes from now on (STOP-4).
-    pub(crate) fn end_all(&self) {
+    /// Every session, for the caller to ask it to end; each one that comes from now on is asked at
+    /// once (STOP-4).
+    pub(crate) fn begin_to_end(&self) -> Vec<Arc<Session>> {
         let mut state = self.state();
         state.ending = true;
-        for session in state.sessions.values() {
-            session.ask(Control::End);
-        }
+        state.sessions.values().map(Arc::clone).collect()
     }
 
     /// Asks every owner to give way to another (OWNER-9).
@@ -101,11 +100,10 @@ mod tests {
         let early = connect(&registry, "early", "s-1", ConnectionKey::next());
         let late = connect(&registry, "late", "s-2", ConnectionKey::next());
         roster.add(&early);
-        roster.end_all();
+        let held = roster.begin_to_end();
+        assert!(held.iter().map(Arc::as_ptr).eq([Arc::as_ptr(&early)]));
         roster.add(&late);
-        for session in [early, late] {
-            assert_eq!(session.asked().now_or_never(), Some(Control::End));
-        }
+        assert_eq!(late.asked().now_or_never(), Some(Control::End));
     }
 
     #[tokio::test(start_paused = true)]

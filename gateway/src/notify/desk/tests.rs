@@ -440,3 +440,15 @@ fn notify_15_the_mark_is_of_held_notices() {
     }
     assert_eq!(rig.desk.high_water(), 0);
 }
+
+#[test]
+fn stop_6_notices_of_a_stop_leave_64_at_a_time_from_its_beginning() {
+    let mut rig = Rig::new(100);
+    for session in 0..100 {
+        rig.offer(session, Disconnected);
+    }
+    assert_eq!(rig.start().len(), 10);
+    rig.desk.prepare_stop(200);
+    assert_eq!(rig.start().len(), 54);
+    assert_eq!(rig.desk.stage(), Stage::Normal, "what fails is sent again");
+}

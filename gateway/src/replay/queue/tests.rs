@@ -361,3 +361,29 @@ fn replay_19_a_planned_stop_ends_it_all() {
     assert!(!queue.begin_full(now, NO_PAUSE));
     assert!(queue.take(1, now, page).is_none());
 }
+
+#[test]
+fn replay_11_a_drip_begins_one_more_replay_each_half_millisecond() {
+    let start = Instant::now();
+    let mut queue = queue();
+    assert_eq!(queue.spread(start), usize::MAX, "nothing to spread");
+    let agents = ["a", "b", "c", "d"].map(|agent| Some(target(agent)));
+    queue.name(agents, start, seconds(1));
+    let begins = start + seconds(1);
+    let micros = |micros| begins + Duration::from_micros(micros);
+    let spread = [0, 499, 500, 1_000, 11_500].map(|at| queue.spread(micros(at)));
+    assert_eq!(spread, [1, 1, 2, 3, 24]);
+    let first = queue.take(queue.spread(begins), begins, nobody).unwrap();
+    assert!(queue.take(queue.spread(begins), begins, nobody).is_none());
+    assert_eq!(queue.next_time(begins), Some(micros(500)));
+    let second = queue.take(queue.spread(micros(500)), micros(500), nobody);
+    assert_eq!(queue.next_time(micros(500)), Some(micros(1_000)));
+    // What lands makes room for the next whatever the time.
+    queue.land(first, Landing::Done, micros(600));
+    assert!(
+        queue
+            .take(queue.spread(micros(600)), micros(600), nobody)
+            .is_some()
+    );
+    assert!(second.is_some());
+}
