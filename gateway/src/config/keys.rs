@@ -12,7 +12,7 @@ use super::later;
 use super::schema::{
     ClientAuth, Config, Listener, ListenerTls, LogFormat, PeerAuthMode, TlsVersion,
 };
-use super::slot::{At, Bad, Key, Slot, WordAt};
+use super::slot::{At, Bad, Key, Reload, Slot, WordAt};
 use super::values::{self, Range, TextRule};
 
 /// Every path that a file may use, without the numbers of listeners.
@@ -79,6 +79,7 @@ const fn of_tls(key: Key<Listener>) -> Key<Listener> {
     Key {
         bad: Bad::Refuse("tls_incomplete"),
         present: |l| l.tls.is_some(),
+        reload: Reload::Restart,
         ..key
     }
 }
@@ -86,6 +87,15 @@ const fn of_tls(key: Key<Listener>) -> Key<Listener> {
 const fn of_upstream_tls(key: Key<Config>) -> Key<Config> {
     Key {
         bad: Bad::Refuse("bad_client_config"),
+        reload: Reload::Restart,
+        ..key
+    }
+}
+
+/// A key that is read once, at the start.
+const fn fixed<T>(key: Key<T>) -> Key<T> {
+    Key {
+        reload: Reload::Restart,
         ..key
     }
 }
@@ -100,6 +110,8 @@ pub(super) const REPLAY_CONCURRENCY: &str = "upstream.replay_concurrency";
 pub(super) const BREAKER_MAX: &str = "upstream.breaker.max_reset_timeout_ms";
 pub(super) const UNACKED_MAX: &str = "notify.unacked_retry_max_ms";
 pub(super) const PENDING_MAX: &str = "notify.pending_max";
+/// The table of origins.
+pub(super) const ORIGIN_TABLE: &str = "listener.origin.";
 /// The defect term of origins (BOOT-8).
 pub(super) const ORIGIN: &str = "bad_origin";
 /// The defect term of shedding (BOOT-17).
@@ -112,12 +124,12 @@ pub(super) const MAX_PENDING: u64 = 10_000_000;
 #[rustfmt::skip]
 pub(super) static KEYS: &[Key<Config>] = &[
     Key { bad: Bad::Refuse("bad_node_name"), derived: Some("yuzu_gw@ and the host name"),
-        ..text("node.name", |c| &mut c.node.name, &values::NODE_NAME) },
+        ..fixed(text("node.name", |c| &mut c.node.name, &values::NODE_NAME)) },
     Key { bad: Bad::Refuse("invalid_cluster_id"), env: Some("YUZU_GW_CLUSTER_ID"),
-        ..text("node.cluster_id", |c| &mut c.node.cluster_id, &values::CLUSTER_ID) },
+        ..fixed(text("node.cluster_id", |c| &mut c.node.cluster_id, &values::CLUSTER_ID)) },
 
     Key { bad: Bad::Refuse("bad_channel"),
-        ..Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream)) },
+        ..fixed(Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream))) },
     Key::new("upstream.failback_after_ms",
         Slot::Millis(|c| &mut c.upstream.failback_after, Range::zero_or(1_000, DAY))),
     millis("upstream.connect_timeout_ms", |c| &mut c.upstream.connect_timeout, 1, 600_000),
@@ -213,18 +225,19 @@ pub(super) static KEYS: &[Key<Config>] = &[
     millis("shutdown.flush_budget_ms", |c| &mut c.shutdown.flush_budget, 0, 600_000),
 
     Key { bad: Bad::DefaultPort, env: Some("YUZU_GW_PROMETHEUS_PORT"),
-        ..address("observe.metrics_address", |c| &mut c.observe.metrics_address) },
+        ..fixed(address("observe.metrics_address", |c| &mut c.observe.metrics_address)) },
     Key { bad: Bad::DefaultPort, env: Some("YUZU_GW_HEALTH_PORT"),
-        ..address("observe.health_address", |c| &mut c.observe.health_address) },
+        ..fixed(address("observe.health_address", |c| &mut c.observe.health_address)) },
     millis("observe.gauge_interval_ms", |c| &mut c.observe.gauge_interval, 100, HOUR),
     text("observe.log_level", |c| &mut c.observe.log_level, &values::LOG_LEVEL),
-    word("observe.log_format", |c| &mut c.observe.log_format, LogFormat::WORDS),
+    fixed(word("observe.log_format", |c| &mut c.observe.log_format, LogFormat::WORDS)),
 
-    flag("lab.allow_no_listeners", |c| &mut c.lab.allow_no_listeners),
-    flag("lab.allow_no_upstream", |c| &mut c.lab.allow_no_upstream),
-    flag("lab.allow_insecure_management", |c| &mut c.lab.allow_insecure_management),
+    fixed(flag("lab.allow_no_listeners", |c| &mut c.lab.allow_no_listeners)),
+    fixed(flag("lab.allow_no_upstream", |c| &mut c.lab.allow_no_upstream)),
+    fixed(flag("lab.allow_insecure_management", |c| &mut c.lab.allow_insecure_management)),
     Key { env: Some("YUZU_GW_ALLOW_UNVERIFIED_UPSTREAM"),
-        ..flag("lab.allow_unverified_upstream", |c| &mut c.lab.allow_unverified_upstream) },
+        ..fixed(flag("lab.allow_unverified_upstream",
+            |c| &mut c.lab.allow_unverified_upstream)) },
 ];
 
 /// The keys of one `[[listener]]`. `YUZU_GW_AGENT_PORT` and `YUZU_GW_MGMT_PORT` choose their
@@ -232,11 +245,11 @@ pub(super) static KEYS: &[Key<Config>] = &[
 #[rustfmt::skip]
 pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     Key { bad: Bad::Refuse("bad_name"),
-        ..text("listener.name", |l| &mut l.name, &values::LISTENER_NAME) },
+        ..fixed(text("listener.name", |l| &mut l.name, &values::LISTENER_NAME)) },
     Key { bad: Bad::Refuse("bad_routes"),
-        ..Key::new("listener.services", Slot::Services(|l| &mut l.services)) },
+        ..fixed(Key::new("listener.services", Slot::Services(|l| &mut l.services))) },
     Key { bad: Bad::Refuse("bad_address"),
-        ..address("listener.address", |l| &mut l.address) },
+        ..fixed(address("listener.address", |l| &mut l.address)) },
 
     of_tls(file("listener.tls.cert_file", |l| &mut tls(l).cert_file)),
     of_tls(file("listener.tls.key_file", |l| &mut tls(l).key_file)),

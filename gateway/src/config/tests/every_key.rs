@@ -11,7 +11,7 @@ use super::super::{Loaded, Problem, load};
 use super::{SOUND, source};
 
 /// The sound file with one more key, wherever that has to stand.
-fn with(path: &str, value: &str) -> String {
+pub(super) fn with(path: &str, value: &str) -> String {
     let agent = "name = \"agent\"";
     match path {
         "listener.name" => SOUND.replacen(agent, &format!("name = {value}"), 1),
@@ -26,11 +26,11 @@ fn with(path: &str, value: &str) -> String {
 }
 
 /// The agent listener's keys are told with its number.
-fn shown(path: &str) -> String {
+pub(super) fn shown(path: &str) -> String {
     path.replacen("listener.", "listener[0].", 1)
 }
 
-fn outcome(text: &str) -> (Option<Loaded>, Vec<Problem>) {
+pub(super) fn outcome(text: &str) -> (Option<Loaded>, Vec<Problem>) {
     match load(&source(text, &[])) {
         Ok(loaded) => (Some(loaded.clone()), loaded.warnings),
         Err(refused) => (None, refused.problems),
@@ -38,7 +38,7 @@ fn outcome(text: &str) -> (Option<Loaded>, Vec<Problem>) {
 }
 
 /// The value in force, as TOML.
-fn in_force(loaded: &Loaded, path: &str) -> String {
+pub(super) fn in_force(loaded: &Loaded, path: &str) -> String {
     match LISTENER_KEYS.iter().find(|key| key.path == path) {
         Some(key) => key.slot.show(&mut loaded.config.listeners[0].clone()),
         None => {

@@ -5,6 +5,7 @@ mod every_key;
 mod files;
 mod in_force;
 mod peers;
+mod reload;
 mod samples;
 mod texts;
 mod variables;
