@@ -151,6 +151,11 @@ impl Refused {
         }
     }
 
+    /// What is refused by the files that are in force, not by the configuration alone.
+    pub(crate) fn by(term: &'static str, key: &str, fault: impl Into<String>, fix: &str) -> Self {
+        Self::because(Problem::refuses(term, Place::Nowhere, key, fault, fix))
+    }
+
     /// The problems that refuse the start.
     pub fn refusals(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().filter(|problem| problem.is_refusal())

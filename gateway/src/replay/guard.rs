@@ -40,6 +40,11 @@ impl Guard {
         }
     }
 
+    /// Guards each session for `window` after its stamp, those made before included.
+    pub(crate) fn last_for(&mut self, window: Duration) {
+        self.window = window;
+    }
+
     /// A replay of the session is being sent.
     pub(crate) fn stamp(&mut self, session_id: &Arc<str>, now: Instant) {
         if self.made.len() >= MAX_STAMPS {

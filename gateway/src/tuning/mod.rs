@@ -7,4 +7,4 @@ mod ceiling;
 mod pace;
 
 pub(crate) use ceiling::{Ceiling, Slot};
-pub(crate) use pace::{Pace, Ticks};
+pub(crate) use pace::Pace;

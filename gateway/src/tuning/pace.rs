@@ -27,6 +27,11 @@ impl Pace {
         });
     }
 
+    /// The time from one to the next.
+    pub(crate) fn every(&self) -> Duration {
+        *self.0.borrow()
+    }
+
     /// Ticks at this pace; the first one comes at once.
     pub(crate) fn ticks(&self) -> Ticks {
         let mut every = self.0.subscribe();
@@ -62,11 +67,6 @@ impl Ticks {
                 _ = self.interval.tick() => return,
             }
         }
-    }
-
-    /// How far apart they are.
-    pub(crate) fn every(&self) -> Duration {
-        self.interval.period()
     }
 }
 
