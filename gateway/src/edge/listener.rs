@@ -151,11 +151,17 @@ struct Acceptor<H> {
 impl<H: Handler> Acceptor<H> {
     /// Accepts until it is dropped, and the socket with it.
     async fn accept(self: Arc<Self>, socket: Arc<TcpListener>) {
+        let mut resized = self.intake.slots.watch();
         loop {
             // The slot is taken before the accept: over the ceiling newcomers wait in the kernel's
             // backlog (LSN-2).
             let slot = self.intake.slots.take().await;
-            match socket.accept().await {
+            let accepted = tokio::select! {
+                accepted = socket.accept() => accepted,
+                // The slot may be one too many. The sender lives as long as the intake.
+                _ = resized.changed() => continue,
+            };
+            match accepted {
                 Ok((stream, peer)) => self.start(stream, peer, slot),
                 Err(error) => {
                     warn!(listener = %self.shared.name, %error, "accept failed, trying again");

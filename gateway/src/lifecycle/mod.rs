@@ -77,6 +77,11 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
+    /// The configuration in force: what the node was started with, and what reloads changed.
+    pub fn config(&self) -> config::Config {
+        self.in_force().clone()
+    }
+
     /// Where the listener `name` accepts.
     pub fn listener_address(&self, name: &str) -> Option<SocketAddr> {
         let found = self

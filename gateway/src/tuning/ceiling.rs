@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 /// So many may hold a place at once; the others wait, first come, first served.
 #[derive(Debug)]
 pub(crate) struct Ceiling {
     places: Semaphore,
     size: Mutex<Size>,
+    resized: watch::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -29,6 +30,7 @@ impl Ceiling {
         Arc::new(Self {
             places: Semaphore::new(most),
             size: Mutex::new(Size { most, owed: 0 }),
+            resized: watch::Sender::new(()),
         })
     }
 
@@ -55,6 +57,14 @@ impl Ceiling {
         size.owed -= settled;
         self.places.add_permits(more - settled);
         size.owed += fewer - self.places.forget_permits(fewer);
+        drop(size);
+        self.resized.send_replace(());
+    }
+
+    /// Sees that it was resized. Who holds a place and has no use for it yet gives it back then, and
+    /// asks for another.
+    pub(crate) fn watch(&self) -> watch::Receiver<()> {
+        self.resized.subscribe()
     }
 
     fn size(&self) -> MutexGuard<'_, Size> {
