@@ -147,6 +147,19 @@ mod tests {
     }
 
     #[test]
+    fn reload_3_another_window_holds_for_the_stamps_that_were_made() {
+        let start = Instant::now();
+        let mut guard = Guard::new(WINDOW);
+        guard.stamp(&session(1), start);
+        let later = start + Duration::from_secs(3);
+        guard.last_for(Duration::from_secs(2));
+        assert!(!guard.covers("1", later));
+        guard.last_for(Duration::from_secs(20));
+        assert!(guard.covers("1", later));
+        assert_eq!(guard.next_time(), Some(start + Duration::from_secs(20)));
+    }
+
+    #[test]
     fn replay_6_without_a_window_nothing_is_kept() {
         let now = Instant::now();
         let mut guard = Guard::new(Duration::ZERO);

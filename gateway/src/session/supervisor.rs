@@ -113,6 +113,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn reload_3_other_limits_count_what_was_counted() {
+        let (registry, roster) = (registry(), Roster::default());
+        let session = connect(&registry, "agent", "s", ConnectionKey::next());
+        roster.add(&session);
+        let supervisor = supervisor(&NodeSupervisor::new());
+        let limit = |max| config::Session {
+            restart_intensity: max,
+            ..config::Config::default().session
+        };
+        supervisor.restarted(&roster);
+        supervisor.retune(&limit(3));
+        supervisor.restarted(&roster);
+        supervisor.restarted(&roster);
+        assert_eq!(session.asked().now_or_never(), None);
+        supervisor.restarted(&roster);
+        assert_eq!(session.asked().now_or_never(), Some(Control::Replace));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn owner_9_more_than_ten_breaches_in_60_s_give_the_node_up() {
         let node = NodeSupervisor::new();
         let supervisor = supervisor(&node);

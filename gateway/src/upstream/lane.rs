@@ -401,6 +401,38 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn reload_8_other_permits_serve_who_waits_and_take_nothing_back() {
+        let (lane, metrics) = lane(1, 1);
+        let config = |permits: usize, queue: usize| config::Upstream {
+            register_concurrency: permits,
+            register_queue: queue,
+            ..config::Config::default().upstream
+        };
+        let ask = || Box::pin(lane.acquire(Class::Register, after(60_000)));
+        let mut held = vec![ask().await.unwrap()];
+        let mut second = ask();
+        assert!(second.as_mut().now_or_never().is_none());
+        assert_eq!(ask().await.unwrap_err(), CallError::QueueFull);
+        lane.retune(&config(2, 2));
+        held.push(second.now_or_never().unwrap().unwrap());
+        let mut third = ask();
+        assert!(third.as_mut().now_or_never().is_none());
+        lane.retune(&config(1, 0));
+        assert_eq!(ask().await.unwrap_err(), CallError::QueueFull);
+        held.pop();
+        assert!(third.as_mut().now_or_never().is_none(), "one is held");
+        held.pop();
+        third.now_or_never().unwrap().unwrap();
+        // The server's limit counts as before: 61 streams are reserved.
+        lane.follow(Some(61 + 20));
+        lane.retune(&config(32, 10));
+        let limit = metrics
+            .upstream_permit_limit
+            .with_label_values(&["register"]);
+        assert_eq!(limit.get(), 16, "20 of 32 and 8");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn permit_14_waits_and_gauges_are_those_of_the_class() {
         let (lane, metrics) = lane(1, 10);
         let gauges = || {

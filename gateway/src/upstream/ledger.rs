@@ -102,6 +102,20 @@ mod tests {
     }
 
     #[test]
+    fn another_number_holds_at_once_within_what_the_server_announced() {
+        let ledger = Ledger::new(1);
+        let _first = ledger.open().unwrap();
+        ledger.configure(3);
+        let _second = ledger.open().unwrap();
+        ledger.announce(Some(2));
+        assert!(ledger.open().is_err());
+        ledger.announce(None);
+        let _third = ledger.open().unwrap();
+        ledger.configure(1);
+        assert_eq!((ledger.in_use(), ledger.open().is_err()), (3, true));
+    }
+
+    #[test]
     fn a_server_that_allows_more_does_not_raise_the_configured_number() {
         let ledger = Ledger::new(2);
         ledger.announce(Some(128));
