@@ -11,6 +11,7 @@ use super::document::{Node, Raw};
 use super::origin::{self, OriginMode};
 use super::peer_values;
 use super::print;
+use super::refusal::Refusal;
 use super::schema::{PeerPin, Scheme, Serial, Service, Upstream};
 use super::shedding::Fraction;
 use super::values::{self, Misfit, Range, TextRule};
@@ -24,8 +25,8 @@ pub(super) enum Bad {
     /// As `Default` for a bad port of a readable address; anything else refuses, since the default
     /// could open to everybody what was meant for one interface.
     DefaultPort,
-    /// The gateway refuses to start, with this defect term.
-    Refuse(&'static str),
+    /// The gateway refuses to start.
+    Refuse(Refusal),
 }
 
 /// What a reload does with a changed value.

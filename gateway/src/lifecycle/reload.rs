@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 use super::Gateway;
 use super::certificates::Reading;
 use super::start::{table_limits, with_ceilings};
-use crate::config::{self, Changes, Config, Effect, Loaded, PeerRefusal, Refused};
+use crate::config::{self, Changes, Config, Effect, Loaded, PeerRefusal, Problem, Refused};
 use crate::observe::log;
 
 impl Gateway {
@@ -40,10 +40,6 @@ impl Gateway {
 
     async fn replace(&self, loaded: Loaded) -> Result<Changes, Refused> {
         let wanted = loaded.config;
-        log::check_level(&wanted.observe.log_level).map_err(|error| {
-            let fix = "give a level, or a list of modules with their levels";
-            Refused::by("bad_log_level", "observe.log_level", error.to_string(), fix)
-        })?;
         // Files of `wanted` that wait for a restart are not those that are served.
         let followed = config::reload(&self.in_force(), &wanted).config;
         let reading = Reading::of(&followed).await;
@@ -90,7 +86,9 @@ impl Gateway {
             log_format: _,
         } = observe;
         // The most verbose first, or last: what follows is to be read.
-        let _checked = log::set_level(log_level);
+        if let Err(error) = log::set_level(log_level) {
+            warn!("observe.log_level: {error}; the level stays as it is");
+        }
         for (config, (_, listener)) in with_ceilings(listeners).zip(self.listeners.iter()) {
             listener.retune(&config);
         }
@@ -109,16 +107,8 @@ impl Gateway {
 }
 
 fn refused_by_files(refusals: Vec<PeerRefusal>) -> Refused {
-    let problems = refusals.into_iter().flat_map(
-        |PeerRefusal {
-             term,
-             key,
-             fault,
-             fix,
-         }| Refused::by(term, key, fault, fix).problems,
-    );
     Refused {
-        problems: problems.collect(),
+        problems: refusals.into_iter().map(Problem::from).collect(),
     }
 }
 
@@ -139,8 +129,8 @@ fn say_changes(changes: &Changes, generation: i64) {
 fn say_refused(refused: &Refused) {
     for problem in &refused.problems {
         match problem.effect {
-            Effect::Refuses(term) => {
-                error!("Reload refused, nothing has changed: {term}: {problem}");
+            Effect::Refuses(why) => {
+                error!("Reload refused, nothing has changed: {why}: {problem}");
             }
             Effect::Warns => warn!("{problem}"),
             Effect::SaidAtStart => {}

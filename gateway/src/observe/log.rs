@@ -85,14 +85,6 @@ pub fn init(level: &str, format: LogFormat) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Whether `level` is a level or a filter.
-///
-/// # Errors
-/// It is neither.
-pub(crate) fn check_level(level: &str) -> Result<(), LogError> {
-    parse_filter(level).map(drop)
-}
-
 /// Writes lines of `level` from now on. Without effect in a process whose subscriber is not that
 /// of [`init`].
 ///

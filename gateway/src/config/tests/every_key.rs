@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Effect;
 use super::super::keys::{self, KEYS, LISTENER_KEYS};
 use super::super::later::LATER;
 use super::super::slot::{Bad, Key, Slot};
 use super::super::values::Range;
+use super::super::{Effect, Refusal};
 use super::super::{Loaded, Problem, load};
 use super::{SOUND, source};
 
@@ -251,7 +251,9 @@ fn a_value_of_the_wrong_type_does_what_its_key_says() {
         );
         match bad {
             Bad::Default => assert_eq!(loaded.expect("starts").config, defaults, "{path}"),
-            Bad::DefaultPort => assert_eq!(problems[0].effect, Effect::Refuses("bad_address")),
+            Bad::DefaultPort => {
+                assert_eq!(problems[0].effect, Effect::Refuses(Refusal::BadAddress))
+            }
             Bad::Refuse(term) => assert_eq!(problems[0].effect, Effect::Refuses(term)),
         }
     }
