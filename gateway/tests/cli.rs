@@ -346,18 +346,29 @@ fn reload_1_and_2_sighup_reads_the_file_again_and_the_process_goes_on() {
 fn boot_19_run_ends_with_3_when_a_port_is_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
-    let text = SOUND.replace("127.0.0.1:0", &address);
-    let file = File::new("taken", &format!("{text}{RUNNING}"));
-    let output = gateway(&["run", "--config", file.path()], &[]);
-    assert_eq!(code(&output), Some(3));
-    let critical = "CRITICAL Refusing to start: ";
-    let lines = err(&output);
-    let refusal = lines
-        .lines()
-        .find(|line| line.contains(critical))
-        .expect(critical);
-    assert!(refusal.contains(&address), "{refusal}");
-    assert!(refusal.contains("listener[0].address"), "{refusal}");
+    let text = format!("{SOUND}{RUNNING}");
+    for (line, key) in [
+        ("\naddress = ", "listener[0].address"),
+        ("metrics_address = ", "observe.metrics_address"),
+        ("health_address = ", "observe.health_address"),
+    ] {
+        let free = format!("{line}\"127.0.0.1:0\"");
+        let text = text.replacen(&free, &format!("{line}\"{address}\""), 1);
+        let file = File::new(&format!("taken-{key}"), &text);
+        let output = gateway(&["run", "--config", file.path()], &[]);
+        assert_eq!(code(&output), Some(3), "{key}");
+        let lines = err(&output);
+        let critical: Vec<_> = lines
+            .lines()
+            .filter_map(|line| line.split_once("CRITICAL Refusing to start: "))
+            .collect();
+        let [(_, refusal)] = critical[..] else {
+            panic!("one line: {lines}");
+        };
+        let told = format!("{key} = \"{address}\" can not be listened on: ");
+        assert!(refusal.starts_with(&told), "{refusal}");
+        assert!(refusal.contains("another process has it"), "{refusal}");
+    }
 }
 
 #[test]

@@ -86,6 +86,7 @@ impl Gateway {
         let health = bind_http("observe.health_address", config.observe.health_address)?;
         let scrape = bind_http("observe.metrics_address", config.observe.metrics_address)?;
 
+        Upstream::warn_of_files(&config.upstream).await;
         let supervisor = NodeSupervisor::new();
         let upstream = Upstream::start(&config.upstream, Arc::clone(&metrics));
         let registry = Arc::new(Registry::new(table_limits(&config.session)));

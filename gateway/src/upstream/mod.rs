@@ -130,9 +130,6 @@ impl Upstream {
         })];
         let lanes = Lanes::new(config, RESERVED_STREAMS, &metrics);
         let tls = ClientTls::new(config).map(Arc::new);
-        if let (Some(tls), Some(endpoint)) = (&tls, config.endpoints.first()) {
-            tls.warn_of_files(endpoint);
-        }
         let mut kept = Weak::new();
         let channel = (!config.endpoints.is_empty()).then(|| {
             let settings = Settings {
@@ -182,6 +179,14 @@ impl Upstream {
             tls,
             keeper: kept,
             tasks: Arc::new(Mutex::new(tasks)),
+        }
+    }
+
+    /// One warning for each TLS file that is at fault at the start (UPCH-4). The files are read off
+    /// the runtime.
+    pub(crate) async fn warn_of_files(config: &config::Upstream) {
+        if let (Some(tls), Some(endpoint)) = (ClientTls::new(config), config.endpoints.first()) {
+            tls.warn_of_files(endpoint).await;
         }
     }
 
