@@ -8,7 +8,7 @@ use tracing::{error, info, warn};
 
 use super::Gateway;
 use super::certificates::Reading;
-use super::start::{table_limits, with_ceilings};
+use super::start::{say_ceiling, table_limits, with_ceilings};
 use crate::config::{self, Changes, Config, Effect, Loaded, PeerRefusal, Problem, Refused};
 use crate::observe::log;
 
@@ -54,13 +54,13 @@ impl Gateway {
         certificates
             .renew(&changes.config, reading)
             .map_err(refused_by_files)?;
-        self.retune(&changes.config);
+        self.retune(&in_force, &changes.config);
         in_force.clone_from(&changes.config);
         Ok(changes)
     }
 
     /// Gives every room its part.
-    fn retune(&self, config: &Config) {
+    fn retune(&self, before: &Config, config: &Config) {
         let Config {
             node: _,
             listeners,
@@ -89,8 +89,12 @@ impl Gateway {
         if let Err(error) = log::set_level(log_level) {
             warn!("observe.log_level: {error}; the level stays as it is");
         }
-        for (config, (_, listener)) in with_ceilings(listeners).zip(self.listeners.iter()) {
-            listener.retune(&config);
+        for (index, lowered) in with_ceilings(listeners).enumerate() {
+            let (before, wanted) = (&before.listeners[index], &listeners[index]);
+            if before.limits.max_connections != wanted.limits.max_connections {
+                say_ceiling(wanted, &lowered);
+            }
+            self.listeners[index].1.retune(&lowered);
         }
         self.upstream.retune(upstream);
         self.owners.recovery.retune(upstream);

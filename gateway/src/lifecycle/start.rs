@@ -186,6 +186,7 @@ fn bind_listeners(
     with_ceilings(&config.listeners)
         .enumerate()
         .map(|(index, listener)| {
+            say_ceiling(&config.listeners[index], &listener);
             let gauge = metrics
                 .listener_connections
                 .with_label_values(&[&*listener.name]);
@@ -212,17 +213,23 @@ pub(super) fn with_ceilings(
     let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
     listeners.iter().zip(ceilings).map(|(wanted, ceiling)| {
         let mut listener = wanted.clone();
-        if ceiling < listener.limits.max_connections {
-            warn!(
-                listener = %listener.name,
-                max_connections = listener.limits.max_connections,
-                in_force = ceiling,
-                "the limit on open files lowers the connection ceiling; raise LimitNOFILE"
-            );
-            listener.limits.max_connections = ceiling;
-        }
+        listener.limits.max_connections = ceiling;
         listener
     })
+}
+
+/// Says that a listener does not have the ceiling that it wants.
+pub(super) fn say_ceiling(wanted: &config::Listener, in_force: &config::Listener) {
+    let max_connections = wanted.limits.max_connections;
+    let in_force = in_force.limits.max_connections;
+    if in_force < max_connections {
+        warn!(
+            listener = %wanted.name,
+            max_connections,
+            in_force,
+            "the limit on open files lowers the connection ceiling; raise LimitNOFILE"
+        );
+    }
 }
 
 pub(super) fn table_limits(config: &config::Session) -> TableLimits {
