@@ -13,6 +13,7 @@ use yuzu_gateway::config::{
 };
 use yuzu_server_stub::Rpc;
 use yuzu_tests::agent::{Agent, PATIENCE};
+use yuzu_tests::fleet::Fleet;
 use yuzu_tests::raw::{Options, code};
 use yuzu_tests::testbed::{Setup, TestBed};
 
@@ -176,6 +177,48 @@ async fn reload_4_a_bound_on_each_source_holds_for_those_who_come() {
     let _first = bed.agent("b").await;
     Agent::attach(bed.agents(), "c").await.unwrap_err();
     assert_eq!(bed.gateway.agents_connected(), 2);
+}
+
+#[tokio::test]
+async fn reload_4_a_fleet_under_load_notices_nothing_of_many_reloads() {
+    let bed = TestBed::start().await;
+    let fleet = Fleet::start(bed.fleet(20));
+    bed.metric_becomes("agents_connected_total", &[NODE], 20.0)
+        .await;
+    let operator = bed.operator().await;
+    for round in 0..20_usize {
+        let id = format!("c-{round}");
+        let mut fanout = operator.send(&[], command(&id), 30).await.unwrap();
+        // Every room gets other values each time, small ones and large ones in turn.
+        let factor = 1 + round % 2 * 9;
+        let changes = reload(&bed, |config| {
+            for listener in &mut config.listeners {
+                listener.limits.max_connections = factor;
+                listener.limits.max_connections_per_source = factor;
+                listener.limits.request_timeout = Duration::from_secs(factor as u64);
+                listener.http2.max_concurrent_streams = 10 * factor as u32;
+            }
+            config.upstream.register_concurrency = factor;
+            config.upstream.replay_concurrency = factor;
+            config.upstream.breaker.failure_threshold = factor as u32;
+            config.notify.pending_max = factor;
+            config.heartbeat.max_sessions = factor;
+            config.replay.queue_max = factor;
+            config.session.max_per_connection = factor;
+            config.command.mailbox = factor;
+            config.management.pin_refresh = Duration::from_millis(100 * factor as u64);
+        });
+        assert_eq!(changes.await.unwrap().restart, [""; 0]);
+        let (entries, status) = fanout.rest().await.unwrap();
+        assert_eq!(
+            (entries.len(), status.code),
+            (20, code::OK),
+            "round {round}"
+        );
+    }
+    assert_eq!(generation(&bed).await, (20.0, 0.0));
+    assert_eq!(bed.metric("agents_disconnected_total", &[NODE]).await, 0.0);
+    assert_eq!(fleet.stop().await.reconnects, 0);
 }
 
 #[tokio::test]
