@@ -19,7 +19,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve until SIGTERM or Ctrl-C; a second one stops at once.
+    /// Serve until SIGTERM or Ctrl-C; a second one stops at once. SIGHUP reads the configuration
+    /// again.
     Run(FileArgument),
     /// Print every problem of the configuration.
     Check(FileArgument),
@@ -27,7 +28,7 @@ pub(crate) enum Command {
     Config(FileArgument),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct FileArgument {
     /// The configuration file; without one the defaults are in force. YUZU_GW_* variables win over
     /// either.

@@ -19,6 +19,7 @@ mod replay;
 mod session;
 mod shed;
 mod supervise;
+mod tuning;
 pub mod upstream;
 
 pub use lifecycle::{Gateway, StartError, StopReport};

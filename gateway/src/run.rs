@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use yuzu_gateway::config::{Effect, Loaded};
+use yuzu_gateway::config::{Config, Effect, Loaded};
 use yuzu_gateway::{Gateway, observe};
 
 use crate::cli::{self, FileArgument};
@@ -37,14 +37,16 @@ pub(crate) fn run(file: &FileArgument) -> ExitCode {
         .build();
     match runtime {
         Err(error) => failed(&format!("the runtime can not start: {error}")),
-        Ok(runtime) => runtime.block_on(serve(config)),
+        Ok(runtime) => runtime.block_on(serve(config, file)),
     }
 }
 
-async fn serve(config: yuzu_gateway::config::Config) -> ExitCode {
-    let mut stop = match Stop::new() {
-        Ok(stop) => stop,
-        Err(error) => return failed(&format!("signals can not be received: {error}")),
+async fn serve(config: Config, file: &FileArgument) -> ExitCode {
+    let (mut stop, mut again) = match (Stop::new(), signal(SignalKind::hangup())) {
+        (Ok(stop), Ok(again)) => (stop, again),
+        (Err(error), _) | (_, Err(error)) => {
+            return failed(&format!("signals can not be received: {error}"));
+        }
     };
     let gateway = match Gateway::start(config).await {
         Ok(gateway) => gateway,
@@ -55,6 +57,7 @@ async fn serve(config: yuzu_gateway::config::Config) -> ExitCode {
     let given_up = tokio::select! {
         () = stop.asked() => false,
         () = gateway.given_up() => true,
+        () = reload_when_asked(&gateway, &mut again, file) => true,
     };
     systemd::stopping();
     tokio::select! {
@@ -67,6 +70,22 @@ async fn serve(config: yuzu_gateway::config::Config) -> ExitCode {
         () = stop.asked() => {
             tracing::warn!("second signal: stopping at once");
             cli::INCOMPLETE.into()
+        }
+    }
+}
+
+/// Reloads at every SIGHUP, one after the other; never returns. Several that come during a reload
+/// are one.
+async fn reload_when_asked(gateway: &Gateway, again: &mut Signal, file: &FileArgument) {
+    loop {
+        if again.recv().await.is_none() {
+            return std::future::pending().await;
+        }
+        let file = file.clone();
+        match tokio::task::spawn_blocking(move || file.load()).await {
+            // What came of it was logged.
+            Ok(loaded) => drop(gateway.reload(loaded).await),
+            Err(_panic) => tracing::error!("Reload refused, nothing has changed: it panicked"),
         }
     }
 }

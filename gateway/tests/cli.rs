@@ -292,44 +292,128 @@ fn run_logs_the_warnings_of_the_configuration() {
 }
 
 #[test]
+fn reload_1_and_2_sighup_reads_the_file_again_and_the_process_goes_on() {
+    let text = |level: &str, more: &str| {
+        let running = RUNNING.replacen(
+            "[observe]",
+            &format!("[observe]\nlog_level = \"{level}\""),
+            1,
+        );
+        format!("{SOUND}{more}{running}")
+    };
+    let file = File::new("reload", &text("warn", ""));
+    let manager = Manager::new("reload-socket");
+    let variables = [
+        ("YUZU_GW_COMMAND_TIMEOUT_S", "7"),
+        ("NOTIFY_SOCKET", manager.path()),
+    ];
+    let mut running = Running::start_with(file.path(), &variables);
+    assert_eq!(manager.told(), "READY=1");
+    let mut reload = |text: &str, line: &str| {
+        std::fs::write(file.path(), text).expect("written");
+        kill_process(running.pid(), Signal::HUP).expect("signalled");
+        running.wait_for(line)
+    };
+    // The level itself: the line that tells of it is below the old one.
+    let changed = "Configuration reloaded, generation 1; changed: upstream.rpc_timeout_ms, \
+                   observe.log_level";
+    reload(&text("info", "rpc_timeout_ms = 700\n"), changed);
+    let refused = reload(
+        &text("info", "rpc_timeout_ms = 800\nretries = 1\n"),
+        "Reload refused, nothing has changed: unknown_keys: ",
+    );
+    let named = format!("{}:7:1: upstream.retries is not a key; ", file.path());
+    assert!(
+        refused.contains(&named) && refused.contains("ERROR"),
+        "{refused}"
+    );
+    // The variable still wins over the file, and the timeout is that of the reload before.
+    let elsewhere = text(
+        "info",
+        "rpc_timeout_ms = 700\n[command]\ndefault_timeout_s = 9\n",
+    );
+    let elsewhere = elsewhere.replacen("127.0.0.1:0", "127.0.0.1:4711", 1);
+    reload(
+        &elsewhere,
+        "Configuration reloaded, generation 2; changed: nothing",
+    );
+    running.wait_for("these keep their values until a restart: listener[0].address");
+    kill_process(running.pid(), Signal::TERM).expect("signalled");
+    assert_eq!(running.ended(), Some(0));
+}
+
+#[test]
 fn boot_19_run_ends_with_3_when_a_port_is_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
-    let text = SOUND.replace("127.0.0.1:0", &address);
-    let file = File::new("taken", &format!("{text}{RUNNING}"));
-    let output = gateway(&["run", "--config", file.path()], &[]);
-    assert_eq!(code(&output), Some(3));
-    let critical = "CRITICAL Refusing to start: ";
-    let lines = err(&output);
-    let refusal = lines
-        .lines()
-        .find(|line| line.contains(critical))
-        .expect(critical);
-    assert!(refusal.contains(&address), "{refusal}");
-    assert!(refusal.contains("listener[0].address"), "{refusal}");
+    let text = format!("{SOUND}{RUNNING}");
+    for (line, key) in [
+        ("\naddress = ", "listener[0].address"),
+        ("metrics_address = ", "observe.metrics_address"),
+        ("health_address = ", "observe.health_address"),
+    ] {
+        let free = format!("{line}\"127.0.0.1:0\"");
+        let text = text.replacen(&free, &format!("{line}\"{address}\""), 1);
+        let file = File::new(&format!("taken-{key}"), &text);
+        let output = gateway(&["run", "--config", file.path()], &[]);
+        assert_eq!(code(&output), Some(3), "{key}");
+        let lines = err(&output);
+        let critical: Vec<_> = lines
+            .lines()
+            .filter_map(|line| line.split_once("CRITICAL Refusing to start: "))
+            .collect();
+        let [(_, refusal)] = critical[..] else {
+            panic!("one line: {lines}");
+        };
+        let told = format!("{key} = \"{address}\" can not be listened on: ");
+        assert!(refusal.starts_with(&told), "{refusal}");
+        assert!(refusal.contains("another process has it"), "{refusal}");
+    }
 }
 
 #[test]
 fn run_tells_the_service_manager_that_it_is_ready_alive_and_stopping() {
     let file = File::new("systemd", &format!("{SOUND}{RUNNING}"));
-    let socket = File::new("notify-socket", "");
-    std::fs::remove_file(socket.path()).expect("removed");
-    let manager = UnixDatagram::bind(socket.path()).expect("a socket");
-    manager.set_read_timeout(Some(PATIENCE)).expect("a limit");
-    let told = || {
-        let mut text = [0; 64];
-        let read = manager.recv(&mut text).expect("a message");
-        String::from_utf8_lossy(&text[..read]).trim_end().to_owned()
-    };
-    let variables = [("NOTIFY_SOCKET", socket.path()), ("WATCHDOG_USEC", "30000")];
+    let manager = Manager::new("notify-socket");
+    let variables = [
+        ("NOTIFY_SOCKET", manager.path()),
+        ("WATCHDOG_USEC", "30000"),
+    ];
     let mut running = Running::start_with(file.path(), &variables);
-    assert_eq!(told(), "READY=1");
+    assert_eq!(manager.told(), "READY=1");
     for _ in 0..5 {
-        assert_eq!(told(), "WATCHDOG=1");
+        assert_eq!(manager.told(), "WATCHDOG=1");
     }
     kill_process(running.pid(), Signal::TERM).expect("signalled");
-    while told() != "STOPPING=1" {}
+    while manager.told() != "STOPPING=1" {}
     assert_eq!(running.ended(), Some(0));
+}
+
+/// The service manager's end of the socket.
+struct Manager {
+    socket: UnixDatagram,
+    file: File,
+}
+
+impl Manager {
+    fn new(name: &str) -> Self {
+        let file = File::new(name, "");
+        std::fs::remove_file(file.path()).expect("removed");
+        let socket = UnixDatagram::bind(file.path()).expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        Self { socket, file }
+    }
+
+    fn path(&self) -> &str {
+        self.file.path()
+    }
+
+    /// The next message.
+    fn told(&self) -> String {
+        let mut text = [0; 64];
+        let read = self.socket.recv(&mut text).expect("a message");
+        String::from_utf8_lossy(&text[..read]).trim_end().to_owned()
+    }
 }
 
 /// A gateway in the background; killed when the test ends.

@@ -44,6 +44,7 @@ mod rpc;
 mod server;
 mod settings_io;
 mod state;
+pub mod tls;
 
 pub use config::{Enrolment, IssuedCertificate, StubConfig};
 pub use connection::ConnectionView;

@@ -5,9 +5,17 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 use yuzu_proto::agent::v1::CommandRequest;
@@ -94,6 +102,17 @@ pub enum ConnectError {
     },
 }
 
+/// `host:port`, or a URI.
+fn endpoint(gateway: &str) -> Result<Endpoint, ConnectError> {
+    let uri = if gateway.contains("://") {
+        gateway.into()
+    } else {
+        format!("http://{gateway}")
+    };
+    uri.parse()
+        .map_err(|_| ConnectError::Address(gateway.to_owned()))
+}
+
 /// One connection to a management listener.
 #[derive(Debug, Clone)]
 pub struct Operator {
@@ -106,19 +125,47 @@ impl Operator {
     /// # Errors
     /// The address is malformed, or nobody answers within `timeout`.
     pub async fn connect(gateway: &str, timeout: Duration) -> Result<Operator, ConnectError> {
-        let uri = if gateway.contains("://") {
-            gateway.into()
-        } else {
-            format!("http://{gateway}")
-        };
-        let endpoint: Endpoint = uri
-            .parse()
-            .map_err(|_| ConnectError::Address(gateway.to_owned()))?;
-        let channel = endpoint
-            .connect_timeout(timeout)
-            .tcp_nodelay(true)
-            .connect()
-            .await;
+        let endpoint = endpoint(gateway)?.connect_timeout(timeout);
+        Self::over(gateway, endpoint.tcp_nodelay(true).connect().await)
+    }
+
+    /// As [`Operator::connect`], over TLS. The gateway must be `name`, else the host of its address.
+    ///
+    /// # Errors
+    /// As [`Operator::connect`], a failed handshake included.
+    pub async fn connect_tls(
+        gateway: &str,
+        timeout: Duration,
+        tls: Arc<ClientConfig>,
+        name: Option<&str>,
+    ) -> Result<Operator, ConnectError> {
+        let bad_address = || ConnectError::Address(gateway.to_owned());
+        let endpoint = endpoint(gateway)?;
+        let (host, port) = (endpoint.uri().host(), endpoint.uri().port_u16());
+        let host = host.ok_or_else(bad_address)?.trim_matches(['[', ']']);
+        let address = (host.to_owned(), port.ok_or_else(bad_address)?);
+        let name = ServerName::try_from(name.unwrap_or(host).to_owned());
+        let name = name.map_err(|_| bad_address())?;
+        let connector = TlsConnector::from(tls);
+        let secure = tower::service_fn(move |_: Uri| {
+            let (address, name, connector) = (address.clone(), name.clone(), connector.clone());
+            async move {
+                let secured = async {
+                    let stream = TcpStream::connect(address).await?;
+                    stream.set_nodelay(true)?;
+                    connector.connect(name, stream).await
+                };
+                let stream = tokio::time::timeout(timeout, secured).await??;
+                Ok::<_, io::Error>(TokioIo::new(stream))
+            }
+        });
+        Self::over(gateway, endpoint.connect_with_connector(secure).await)
+    }
+
+    fn over(
+        gateway: &str,
+        channel: Result<Channel, tonic::transport::Error>,
+    ) -> Result<Operator, ConnectError> {
         let failed = |source| ConnectError::Connection {
             address: gateway.to_owned(),
             source,

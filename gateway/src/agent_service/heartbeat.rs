@@ -1,6 +1,6 @@
 //! Heartbeat: admitted, buffered, acknowledged at once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -73,12 +73,12 @@ impl AgentService {
 
 /// Refusals since the last summary line (ADMIT-5).
 pub(super) struct Refusals {
-    interval: Duration,
     state: Mutex<Tally>,
 }
 
 #[derive(Default)]
 struct Tally {
+    interval: Duration,
     summed_up: Option<Instant>,
     unknown_session: u64,
     connection_mismatch: u64,
@@ -87,21 +87,31 @@ struct Tally {
 impl Refusals {
     pub(super) fn new(interval: Duration) -> Self {
         Self {
-            interval,
-            state: Mutex::default(),
+            state: Mutex::new(Tally {
+                interval,
+                ..Tally::default()
+            }),
         }
+    }
+
+    pub(super) fn retune(&self, interval: Duration) {
+        self.state().interval = interval;
+    }
+
+    fn state(&self) -> MutexGuard<'_, Tally> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts one refusal; the text of the summary when one is due.
     fn count(&self, refusal: Refusal, now: Instant) -> Option<String> {
-        let mut tally = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tally = self.state();
         match refusal {
             Refusal::UnknownSession => tally.unknown_session += 1,
             Refusal::ConnectionMismatch => tally.connection_mismatch += 1,
         }
         if tally
             .summed_up
-            .is_some_and(|at| now.duration_since(at) < self.interval)
+            .is_some_and(|at| now.duration_since(at) < tally.interval)
         {
             return None;
         }
@@ -114,6 +124,7 @@ impl Refusals {
             .map(|(reason, count)| format!("{}={count}", reason.label()))
             .collect();
         *tally = Tally {
+            interval: tally.interval,
             summed_up: Some(now),
             ..Tally::default()
         };

@@ -33,7 +33,6 @@ pub(crate) struct AgentService {
     owners: Arc<OwnerContext>,
     upstream: Upstream,
     batcher: Batcher,
-    call_timeout: Duration,
     refusals: heartbeat::Refusals,
 }
 
@@ -41,7 +40,6 @@ impl AgentService {
     pub(crate) fn new(
         owners: Arc<OwnerContext>,
         batcher: Batcher,
-        call_timeout: Duration,
         summary_interval: Duration,
     ) -> Self {
         Self {
@@ -49,9 +47,13 @@ impl AgentService {
             upstream: owners.upstream.clone(),
             owners,
             batcher,
-            call_timeout,
             refusals: heartbeat::Refusals::new(summary_interval),
         }
+    }
+
+    /// Refused heartbeats are summed up once every `summary_interval` from now on.
+    pub(crate) fn retune(&self, summary_interval: Duration) {
+        self.refusals.retune(summary_interval);
     }
 
     /// Answers a call of this service; `None` when the path is not served (LSN-9). `gate` judges
@@ -85,7 +87,7 @@ impl AgentService {
         let own = grpc::timeout(request.headers());
         let budget = match own {
             Some(timeout) => timeout - MAX_MARGIN.min(timeout / 6),
-            None => self.call_timeout,
+            None => self.upstream.call_timeout(),
         };
         tokio::time::Instant::now() + budget
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::time::{Instant, sleep};
 
 use super::fanout::Fanout;
@@ -57,7 +58,7 @@ impl CallerLimits {
 
 /// See the module.
 pub(super) struct Callers {
-    pub(super) limits: CallerLimits,
+    limits: ArcSwap<CallerLimits>,
     pub(super) pool: Arc<Pool>,
     /// By address.
     open: Mutex<HashMap<usize, Weak<Fanout>>>,
@@ -78,12 +79,23 @@ impl fmt::Debug for Callers {
 impl Callers {
     pub(super) fn new(limits: CallerLimits) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
-            limits,
+            limits: ArcSwap::from_pointee(limits),
             pool: Arc::new(Pool::new(limits.pool_bytes())),
             open: Mutex::default(),
             relieving: AtomicBool::new(false),
             me: Weak::clone(me),
         })
+    }
+
+    /// Puts other bounds in force, for calls that come from now on.
+    pub(super) fn retune(&self, limits: CallerLimits) {
+        self.limits.store(Arc::new(limits));
+        self.pool.resize(limits.pool_bytes());
+    }
+
+    /// The bounds of a call that comes now.
+    pub(super) fn limits(&self) -> CallerLimits {
+        **self.limits.load()
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<usize, Weak<Fanout>>> {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
 use super::backlog::{Backlog, Names, NoRoom};
-use super::callers::{Callers, STALL};
+use super::callers::{CallerLimits, Callers, STALL};
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
@@ -64,6 +64,8 @@ struct State {
 pub(super) struct Fanout {
     state: Mutex<State>,
     callers: Arc<Callers>,
+    /// As they were at its start.
+    limits: CallerLimits,
     metrics: CommandMetrics,
     started: Instant,
     deadline: Instant,
@@ -79,8 +81,9 @@ impl Fanout {
         timeout: Duration,
     ) -> Arc<Self> {
         let started = Instant::now();
+        let limits = callers.limits();
         let state = State {
-            backlog: Backlog::new(callers.limits.buffer_bytes, Arc::clone(&callers.pool)),
+            backlog: Backlog::new(limits.buffer_bytes, Arc::clone(&callers.pool)),
             tracker: Tracker::new(names.targets.len()),
             names,
             dispatching: true,
@@ -94,6 +97,7 @@ impl Fanout {
         let fanout = Arc::new_cyclic(|me| Self {
             state: Mutex::new(state),
             callers: Arc::clone(callers),
+            limits,
             metrics,
             started,
             deadline: started + timeout,
@@ -197,7 +201,7 @@ impl Fanout {
         if !std::mem::replace(&mut state.watched, true) {
             tokio::spawn(watch_caller(Weak::clone(&self.me)));
         }
-        now >= since + self.callers.limits.patience(state.came)
+        now >= since + self.limits.patience(state.came)
     }
 
     /// When to look at the caller again; `None` when there is nothing to watch any more.
@@ -210,7 +214,7 @@ impl Fanout {
                 return None;
             }
         };
-        let limits = &self.callers.limits;
+        let limits = &self.limits;
         let until = since + limits.patience(state.came);
         drop(state);
         let now = Instant::now();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Pool {
-    limit: usize,
+    limit: AtomicUsize,
     held: AtomicUsize,
 }
 
@@ -16,7 +16,7 @@ impl Pool {
     /// An empty one that holds `limit` bytes.
     pub(super) const fn new(limit: usize) -> Self {
         Self {
-            limit,
+            limit: AtomicUsize::new(limit),
             held: AtomicUsize::new(0),
         }
     }
@@ -24,7 +24,7 @@ impl Pool {
     /// Takes `len` bytes if there is room.
     pub(super) fn try_take(&self, len: usize) -> bool {
         let before = self.held.fetch_add(len, Ordering::Relaxed);
-        let fits = before.saturating_add(len) <= self.limit;
+        let fits = before.saturating_add(len) <= self.limit();
         if !fits {
             self.give_back(len);
         }
@@ -47,7 +47,12 @@ impl Pool {
     }
 
     /// Bytes that may be taken.
-    pub(super) const fn limit(&self) -> usize {
-        self.limit
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Holds `limit` bytes from now on; what is over it stays until it is given back.
+    pub(super) fn resize(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 }

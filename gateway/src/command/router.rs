@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -52,7 +53,7 @@ pub(crate) struct Router {
     registry: Arc<Registry>,
     metrics: MetricsOfCommands,
     callers: Arc<Callers>,
-    config: config::Command,
+    config: ArcSwap<config::Command>,
     stopping: AtomicBool,
     running: Arc<Running>,
 }
@@ -84,14 +85,17 @@ impl Router {
         Self {
             registry,
             metrics: MetricsOfCommands::new(metrics),
-            callers: Callers::new(CallerLimits {
-                buffer_bytes: config.caller_buffer_bytes,
-                slow_timeout: config.slow_caller_timeout,
-            }),
-            config,
+            callers: Callers::new(caller_limits(&config)),
+            config: ArcSwap::from_pointee(config),
             stopping: AtomicBool::new(false),
             running: Arc::default(),
         }
+    }
+
+    /// Puts another configuration in force, for commands that come from now on.
+    pub(crate) fn retune(&self, config: &config::Command) {
+        self.callers.retune(caller_limits(config));
+        self.config.store(Arc::new(config.clone()));
     }
 
     /// Sends `command` to the listed agents, or to every agent of this node when none is listed
@@ -160,7 +164,7 @@ impl Router {
         id: &Bytes,
         frame: &Bytes,
     ) -> usize {
-        let mut sent = 0;
+        let (mut sent, mailbox) = (0, self.mailbox());
         for (index, session) in sessions.iter().enumerate() {
             take_turns(index).await;
             let target = index as u32;
@@ -171,7 +175,7 @@ impl Router {
             fanout.expect(target);
             let sink = Arc::clone(fanout) as Arc<dyn ReplySink>;
             let waiter = Waiter { sink, target };
-            match session.dispatch(id, frame.clone(), waiter, self.mailbox()) {
+            match session.dispatch(id, frame.clone(), waiter, mailbox) {
                 Ok(()) => sent += 1,
                 Err(NotDispatched::Ended) => fanout.refuse(target, NoAnswer::NotConnected),
                 Err(NotDispatched::Full(queued)) => {
@@ -187,9 +191,10 @@ impl Router {
     }
 
     fn mailbox(&self) -> MailboxLimits {
+        let config = self.config.load();
         MailboxLimits {
-            commands: self.config.mailbox,
-            bytes: self.config.mailbox_bytes,
+            commands: config.mailbox,
+            bytes: config.mailbox_bytes,
         }
     }
 
@@ -219,7 +224,7 @@ impl Router {
     fn timeout(&self, seconds: i32) -> Duration {
         match u64::try_from(seconds) {
             Ok(seconds) if seconds > 0 => Duration::from_secs(seconds).min(MAX_TIMEOUT),
-            _ => self.config.default_timeout,
+            _ => self.config.load().default_timeout,
         }
     }
 
@@ -243,6 +248,13 @@ impl Router {
                 return false;
             }
         }
+    }
+}
+
+fn caller_limits(config: &config::Command) -> CallerLimits {
+    CallerLimits {
+        buffer_bytes: config.caller_buffer_bytes,
+        slow_timeout: config.slow_caller_timeout,
     }
 }
 

@@ -13,13 +13,12 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::print::quoted;
 use super::problem::{Place, Problem};
+use super::refusal::Refusal;
 use super::source::SourceFile;
 use super::{keys, later};
 
 /// Syntax errors that are told; the parser may find one in every byte.
 const MAX_SYNTAX_PROBLEMS: usize = 20;
-/// The defect term of an unknown key.
-const UNKNOWN: &str = "unknown_keys";
 /// Unknown keys that are told.
 const MAX_UNKNOWN_KEYS: usize = 100;
 /// Listeners that are read; each takes a port.
@@ -164,7 +163,13 @@ pub(super) fn read(file: &SourceFile) -> (Document, Vec<Problem>) {
     for error in errors.iter().take(MAX_SYNTAX_PROBLEMS) {
         let place = reader.lines.place(at(error));
         let fault = format!("is not TOML here: {}", error.message());
-        let problem = Problem::refuses("bad_syntax", place, "the file", fault, "correct the line");
+        let problem = Problem::refuses(
+            Refusal::NotToml,
+            place,
+            "the file",
+            fault,
+            "correct the line",
+        );
         reader.problems.push(problem);
     }
     reader.table(root.get_ref(), "", "");
@@ -254,12 +259,12 @@ impl Reader<'_> {
                 if pattern.starts_with(later::LENIENT_TABLE) {
                     Problem::warns(place, shown, fault, fix)
                 } else {
-                    Problem::refuses(UNKNOWN, place, shown, fault, fix)
+                    Problem::refuses(Refusal::UnknownKey, place, shown, fault, fix)
                 }
             }
             Ordering::Equal => {
                 let fault = "has more unknown keys";
-                Problem::refuses(UNKNOWN, place, "the file", fault, "delete them")
+                Problem::refuses(Refusal::UnknownKey, place, "the file", fault, "delete them")
             }
             Ordering::Greater => return,
         };
@@ -269,8 +274,13 @@ impl Reader<'_> {
     fn wrong_shape(&mut self, value: &Spanned<DeValue<'_>>, key: &str, allowed: &str, fix: &str) {
         let node = self.node(value);
         let fault = format!("is {}, not {allowed}", node.raw.shape());
-        self.problems
-            .push(Problem::refuses("bad_table", node.place, key, fault, fix));
+        self.problems.push(Problem::refuses(
+            Refusal::BadTable,
+            node.place,
+            key,
+            fault,
+            fix,
+        ));
     }
 
     fn node(&self, value: &Spanned<DeValue<'_>>) -> Node {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::document::{self, Document, Node, Raw};
 use super::keys::{self, KEYS, LISTENER_KEYS};
 use super::problem::{Place, Problem, Refused};
+use super::refusal::Refusal;
 use super::schema::{AGENT_ADDRESS, Config, Listener, MANAGEMENT_ADDRESS, Service};
 use super::slot::{Bad, Key, Slot};
 use super::source::Source;
@@ -301,11 +302,11 @@ fn does_not_fit<T>(
         place,
         fault,
         fix,
-        term,
+        refusal,
     } = misfit;
     let path = item.map_or(path.to_owned(), |index| format!("{path}[{index}]"));
-    let term = match key.bad {
-        Bad::Refuse(general) => term.unwrap_or(general),
+    let refusal = match key.bad {
+        Bad::Refuse(general) => refusal.unwrap_or(general),
         Bad::Default => {
             let default = match key.derived {
                 Some(from) => format!("({from})"),
@@ -320,11 +321,11 @@ fn does_not_fit<T>(
                 let fix = format!("{} is used instead", at(target));
                 return Problem::warns(place, path, fault, fix);
             }
-            _ => "bad_address",
+            _ => Refusal::BadAddress,
         },
     };
     Problem::refuses(
-        term,
+        refusal,
         place,
         path,
         fault,

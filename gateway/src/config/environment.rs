@@ -43,9 +43,9 @@ impl Loader<'_> {
         let value = self.source.environment.get(std::ffi::OsStr::new(name))?;
         let place = Place::Variable(name);
         let problem = match (value.to_str(), bad) {
-            (None, Bad::Refuse(term)) => {
+            (None, Bad::Refuse(why)) => {
                 let fault = format!("is {} bytes that are not UTF-8", value.len());
-                Problem::refuses(term, place, key, fault, "correct it or unset the variable")
+                Problem::refuses(why, place, key, fault, "correct it or unset the variable")
             }
             (None, _) => {
                 let fault = format!("is {} bytes that are not UTF-8", value.len());

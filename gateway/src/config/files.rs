@@ -9,6 +9,7 @@ use super::document::numbered;
 use super::effective::Loader;
 use super::peers::{Guarded, ResolvedPeer};
 use super::problem::Problem;
+use super::refusal::Refusal;
 use super::schema::{Config, Listener, ListenerTls, Scheme, Upstream, UpstreamTls};
 use crate::pki::{self, Credentials, FileFault, Paths, Snapshot};
 
@@ -114,7 +115,7 @@ pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
                 for fault in faults {
                     let key = numbered(&format!("listener.tls.{}", fault.key), *index);
                     let fix = "the listener could not serve: correct the path or the file";
-                    refuse(loader, "listener_tls_files", key, fault.reason, fix);
+                    refuse(loader, Refusal::ListenerTlsFiles, key, fault.reason, fix);
                 }
             }
         }
@@ -127,11 +128,11 @@ pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
     }
 }
 
-fn refuse(loader: &mut Loader<'_>, term: &'static str, key: String, fault: String, fix: &str) {
+fn refuse(loader: &mut Loader<'_>, why: Refusal, key: String, fault: String, fix: &str) {
     let place = loader.place_of(without_item(&key));
     loader
         .problems
-        .push(Problem::refuses(term, place, key, fault, fix));
+        .push(Problem::refuses(why, place, key, fault, fix));
 }
 
 /// The key of a list for the key of an item of it.
@@ -171,7 +172,7 @@ fn identity(loader: &mut Loader<'_>, config: &Config, listeners: &[WithAuthoriti
         Err(refusals) => {
             for refusal in refusals {
                 let (key, fault) = (refusal.key.to_owned(), refusal.fault.to_owned());
-                refuse(loader, refusal.term, key, fault, refusal.fix);
+                refuse(loader, refusal.why, key, fault, refusal.fix);
             }
         }
     }
@@ -183,7 +184,7 @@ fn upstream(loader: &mut Loader<'_>, tls: &UpstreamTls) {
         if fault.is_no_file() {
             let fault = format!("names a file that {fault}");
             let fix = "name a file: a container runtime makes a directory where a mounted file is missing";
-            refuse(loader, "unusable_upstream_tls_file", key.into(), fault, fix);
+            refuse(loader, Refusal::UpstreamTlsFile, key.into(), fault, fix);
         } else {
             let place = loader.place_of(key);
             let fault =

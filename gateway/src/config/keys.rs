@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::later;
+use super::refusal::Refusal;
 use super::schema::{
     ClientAuth, Config, Listener, ListenerTls, LogFormat, PeerAuthMode, TlsVersion,
 };
-use super::slot::{At, Bad, Key, Slot, WordAt};
+use super::slot::{At, Bad, Key, Reload, Slot, WordAt};
 use super::values::{self, Range, TextRule};
 
 /// Every path that a file may use, without the numbers of listeners.
@@ -77,15 +78,25 @@ fn tls(listener: &mut Listener) -> &mut ListenerTls {
 /// A key of `[listener.tls]`. What is wrong there could serve plaintext or trust too many.
 const fn of_tls(key: Key<Listener>) -> Key<Listener> {
     Key {
-        bad: Bad::Refuse("tls_incomplete"),
+        bad: Bad::Refuse(Refusal::BadListenerTls),
         present: |l| l.tls.is_some(),
+        reload: Reload::Restart,
         ..key
     }
 }
 
 const fn of_upstream_tls(key: Key<Config>) -> Key<Config> {
     Key {
-        bad: Bad::Refuse("bad_client_config"),
+        bad: Bad::Refuse(Refusal::BadUpstreamTls),
+        reload: Reload::Restart,
+        ..key
+    }
+}
+
+/// A key that is read once, at the start.
+const fn fixed<T>(key: Key<T>) -> Key<T> {
+    Key {
+        reload: Reload::Restart,
         ..key
     }
 }
@@ -100,10 +111,8 @@ pub(super) const REPLAY_CONCURRENCY: &str = "upstream.replay_concurrency";
 pub(super) const BREAKER_MAX: &str = "upstream.breaker.max_reset_timeout_ms";
 pub(super) const UNACKED_MAX: &str = "notify.unacked_retry_max_ms";
 pub(super) const PENDING_MAX: &str = "notify.pending_max";
-/// The defect term of origins (BOOT-8).
-pub(super) const ORIGIN: &str = "bad_origin";
-/// The defect term of shedding (BOOT-17).
-pub(super) const SHEDDING: &str = "memory_shedding";
+/// The table of origins.
+pub(super) const ORIGIN_TABLE: &str = "listener.origin.";
 /// Largest `notify.pending_max`.
 pub(super) const MAX_PENDING: u64 = 10_000_000;
 
@@ -111,13 +120,13 @@ pub(super) const MAX_PENDING: u64 = 10_000_000;
 /// greatest that fit.
 #[rustfmt::skip]
 pub(super) static KEYS: &[Key<Config>] = &[
-    Key { bad: Bad::Refuse("bad_node_name"), derived: Some("yuzu_gw@ and the host name"),
-        ..text("node.name", |c| &mut c.node.name, &values::NODE_NAME) },
-    Key { bad: Bad::Refuse("invalid_cluster_id"), env: Some("YUZU_GW_CLUSTER_ID"),
-        ..text("node.cluster_id", |c| &mut c.node.cluster_id, &values::CLUSTER_ID) },
+    Key { bad: Bad::Refuse(Refusal::BadNodeName), derived: Some("yuzu_gw@ and the host name"),
+        ..fixed(text("node.name", |c| &mut c.node.name, &values::NODE_NAME)) },
+    Key { bad: Bad::Refuse(Refusal::BadClusterId), env: Some("YUZU_GW_CLUSTER_ID"),
+        ..fixed(text("node.cluster_id", |c| &mut c.node.cluster_id, &values::CLUSTER_ID)) },
 
-    Key { bad: Bad::Refuse("bad_channel"),
-        ..Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream)) },
+    Key { bad: Bad::Refuse(Refusal::BadChannel),
+        ..fixed(Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream))) },
     Key::new("upstream.failback_after_ms",
         Slot::Millis(|c| &mut c.upstream.failback_after, Range::zero_or(1_000, DAY))),
     millis("upstream.connect_timeout_ms", |c| &mut c.upstream.connect_timeout, 1, 600_000),
@@ -181,62 +190,63 @@ pub(super) static KEYS: &[Key<Config>] = &[
     millis("command.slow_caller_timeout_ms",
         |c| &mut c.command.slow_caller_timeout, 100, 600_000),
 
-    Key { bad: Bad::Refuse(SHEDDING),
+    Key { bad: Bad::Refuse(Refusal::BadShedding),
         ..flag("memory.shedding.enabled", |c| &mut c.memory.shedding.enabled) },
-    Key { bad: Bad::Refuse(SHEDDING),
+    Key { bad: Bad::Refuse(Refusal::BadShedding),
         ..millis("memory.shedding.interval_ms", |c| &mut c.memory.shedding.interval, 10, 60_000) },
-    Key { bad: Bad::Refuse(SHEDDING), derived: Some("0.75, or from the low mark in bytes"),
+    Key { bad: Bad::Refuse(Refusal::BadShedding), derived: Some("0.75, or from the low mark in bytes"),
         ..Key::new("memory.shedding.high_water_fraction",
             Slot::Fraction(|c| &mut c.memory.shedding.high_fraction)) },
-    Key { bad: Bad::Refuse(SHEDDING), derived: Some("0.65, or from the high mark in bytes"),
+    Key { bad: Bad::Refuse(Refusal::BadShedding), derived: Some("0.65, or from the high mark in bytes"),
         ..Key::new("memory.shedding.low_water_fraction",
             Slot::Fraction(|c| &mut c.memory.shedding.low_fraction)) },
-    Key { bad: Bad::Refuse(SHEDDING),
+    Key { bad: Bad::Refuse(Refusal::BadShedding),
         ..Key::new("memory.shedding.high_water_bytes",
             Slot::Bytes(|c| &mut c.memory.shedding.high_bytes, Range::new(1, 1 << 50))) },
-    Key { bad: Bad::Refuse(SHEDDING),
+    Key { bad: Bad::Refuse(Refusal::BadShedding),
         ..Key::new("memory.shedding.low_water_bytes",
             Slot::Bytes(|c| &mut c.memory.shedding.low_bytes, Range::new(1, 1 << 50))) },
-    Key { bad: Bad::Refuse("bad_mgmt_peer_auth_mode"),
+    Key { bad: Bad::Refuse(Refusal::BadPeerAuthMode),
         ..word("management.peer_auth_mode",
             |c| &mut c.management.peer_auth_mode, PeerAuthMode::WORDS) },
-    Key { bad: Bad::Refuse("bad_mgmt_peer_identity"),
+    Key { bad: Bad::Refuse(Refusal::BadPeerIdentity),
         derived: Some("derived from the listener's CA file"),
         ..text("management.peer_identity",
             |c| &mut c.management.peer_identity, &values::PEER_IDENTITY) },
-    Key { bad: Bad::Refuse("bad_pin_config"),
+    Key { bad: Bad::Refuse(Refusal::BadPeerPins),
         ..Key::new("management.peer_pins", Slot::Pins(|c| &mut c.management.peer_pins)) },
-    Key { bad: Bad::Refuse("bad_mgmt_peer_denied"),
+    Key { bad: Bad::Refuse(Refusal::BadPeerDenied),
         ..Key::new("management.peer_denied", Slot::Serials(|c| &mut c.management.peer_denied)) },
     millis("management.pin_refresh_ms", |c| &mut c.management.pin_refresh, 100, HOUR),
 
     millis("shutdown.flush_budget_ms", |c| &mut c.shutdown.flush_budget, 0, 600_000),
 
     Key { bad: Bad::DefaultPort, env: Some("YUZU_GW_PROMETHEUS_PORT"),
-        ..address("observe.metrics_address", |c| &mut c.observe.metrics_address) },
+        ..fixed(address("observe.metrics_address", |c| &mut c.observe.metrics_address)) },
     Key { bad: Bad::DefaultPort, env: Some("YUZU_GW_HEALTH_PORT"),
-        ..address("observe.health_address", |c| &mut c.observe.health_address) },
+        ..fixed(address("observe.health_address", |c| &mut c.observe.health_address)) },
     millis("observe.gauge_interval_ms", |c| &mut c.observe.gauge_interval, 100, HOUR),
     text("observe.log_level", |c| &mut c.observe.log_level, &values::LOG_LEVEL),
-    word("observe.log_format", |c| &mut c.observe.log_format, LogFormat::WORDS),
+    fixed(word("observe.log_format", |c| &mut c.observe.log_format, LogFormat::WORDS)),
 
-    flag("lab.allow_no_listeners", |c| &mut c.lab.allow_no_listeners),
-    flag("lab.allow_no_upstream", |c| &mut c.lab.allow_no_upstream),
-    flag("lab.allow_insecure_management", |c| &mut c.lab.allow_insecure_management),
+    fixed(flag("lab.allow_no_listeners", |c| &mut c.lab.allow_no_listeners)),
+    fixed(flag("lab.allow_no_upstream", |c| &mut c.lab.allow_no_upstream)),
+    fixed(flag("lab.allow_insecure_management", |c| &mut c.lab.allow_insecure_management)),
     Key { env: Some("YUZU_GW_ALLOW_UNVERIFIED_UPSTREAM"),
-        ..flag("lab.allow_unverified_upstream", |c| &mut c.lab.allow_unverified_upstream) },
+        ..fixed(flag("lab.allow_unverified_upstream",
+            |c| &mut c.lab.allow_unverified_upstream)) },
 ];
 
 /// The keys of one `[[listener]]`. `YUZU_GW_AGENT_PORT` and `YUZU_GW_MGMT_PORT` choose their
 /// listener themselves (BOOT-23).
 #[rustfmt::skip]
 pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
-    Key { bad: Bad::Refuse("bad_name"),
-        ..text("listener.name", |l| &mut l.name, &values::LISTENER_NAME) },
-    Key { bad: Bad::Refuse("bad_routes"),
-        ..Key::new("listener.services", Slot::Services(|l| &mut l.services)) },
-    Key { bad: Bad::Refuse("bad_address"),
-        ..address("listener.address", |l| &mut l.address) },
+    Key { bad: Bad::Refuse(Refusal::BadListenerName),
+        ..fixed(text("listener.name", |l| &mut l.name, &values::LISTENER_NAME)) },
+    Key { bad: Bad::Refuse(Refusal::BadServices),
+        ..fixed(Key::new("listener.services", Slot::Services(|l| &mut l.services))) },
+    Key { bad: Bad::Refuse(Refusal::BadAddress),
+        ..fixed(address("listener.address", |l| &mut l.address)) },
 
     of_tls(file("listener.tls.cert_file", |l| &mut tls(l).cert_file)),
     of_tls(file("listener.tls.key_file", |l| &mut tls(l).key_file)),
@@ -247,11 +257,11 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     of_tls(flag("listener.tls.enforce_agent_identity",
         |l| &mut tls(l).enforce_agent_identity)),
 
-    Key { bad: Bad::Refuse(ORIGIN),
+    Key { bad: Bad::Refuse(Refusal::BadOrigin),
         ..Key::new("listener.origin.mode", Slot::OriginMode(|l| &mut l.origin.mode)) },
-    Key { bad: Bad::Refuse(ORIGIN),
+    Key { bad: Bad::Refuse(Refusal::BadOrigin),
         ..Key::new("listener.origin.sources", Slot::Sources(|l| &mut l.origin.sources)) },
-    Key { bad: Bad::Refuse(ORIGIN),
+    Key { bad: Bad::Refuse(Refusal::BadOrigin),
         ..size("listener.origin.trusted_hops", |l| &mut l.origin.trusted_hops, 0, 16) },
 
     size("listener.limits.max_connections", |l| &mut l.limits.max_connections, 1, 1_000_000),

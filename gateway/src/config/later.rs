@@ -9,13 +9,12 @@ use std::collections::BTreeMap;
 use super::document::{Node, Raw};
 use super::effective::Loader;
 use super::problem::{Place, Problem};
+use super::refusal::Refusal;
 use super::slot::Bad;
 use super::values::{Misfit, Range};
 
 /// How a refusal names the lack.
 pub(super) const NOT_SERVED: &str = "not served by this version yet";
-/// The defect term of such a refusal.
-pub(super) const TERM: &str = "not_served_yet";
 
 /// What fits a key. Checked today, so that a file does not break when the feature comes.
 #[derive(Debug, Clone, Copy)]
@@ -172,13 +171,13 @@ impl Later {
         if let Err(misfit) = self.kind.judge(node) {
             let Misfit { place, fault, .. } = misfit;
             loader.problems.push(match self.bad {
-                Bad::Refuse(term) => Problem::refuses(term, place, path, fault, "correct it"),
+                Bad::Refuse(why) => Problem::refuses(why, place, path, fault, "correct it"),
                 _ => Problem::warns(place, path, fault, "it is ignored"),
             });
         } else if self.say.refuses(&node.raw) {
             let fault = format!("has a value that is {NOT_SERVED}");
             loader.problems.push(Problem::refuses(
-                TERM,
+                Refusal::NotServedYet,
                 node.place.clone(),
                 path,
                 fault,
@@ -210,8 +209,8 @@ impl Later {
         self
     }
 
-    const fn bad(mut self, term: &'static str) -> Self {
-        self.bad = Bad::Refuse(term);
+    const fn bad(mut self, why: Refusal) -> Self {
+        self.bad = Bad::Refuse(why);
         self
     }
 }
@@ -231,11 +230,11 @@ pub(super) static LATER: &[Later] = &[
         Say::RefuseUnless("public"),
     )
     .env("YUZU_GW_VISIBILITY")
-    .bad("bad_visibility"),
-    later("node.advertise", Kind::List, Say::NoEffectUnlessEmpty).bad("bad_advertise"),
+    .bad(Refusal::BadVisibility),
+    later("node.advertise", Kind::List, Say::NoEffectUnlessEmpty).bad(Refusal::BadAdvertise),
     later("node.peer_advertise", Kind::Text, Say::NoEffectUnlessEmpty)
         .env("YUZU_GW_ADVERTISE_ADDR")
-        .bad("bad_advertise"),
+        .bad(Refusal::BadAdvertise),
     later("memory.reclaim.enabled", Kind::Flag, Say::NoEffect),
     integer("memory.reclaim.interval_ms", 100, HOUR),
     integer("memory.reclaim.followup_ms", 100, HOUR),

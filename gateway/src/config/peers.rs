@@ -6,7 +6,9 @@
 
 use rustls::pki_types::CertificateDer;
 
-use super::schema::{Listener, Management, PeerAuthMode};
+use super::problem::{Place, Problem};
+use super::refusal::Refusal;
+use super::schema::{Listener, Management, PeerAuthMode, PeerPin};
 use crate::pki;
 
 /// A listener whose management calls are authorized.
@@ -28,12 +30,25 @@ pub(crate) struct ResolvedPeer {
 
 /// Why a set of CA files is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{term}: {key} {fault}; {fix}")]
+#[error("{why}: {key} {fault}; {fix}")]
 pub(crate) struct PeerRefusal {
-    pub(crate) term: &'static str,
+    pub(crate) why: Refusal,
     pub(crate) key: &'static str,
     pub(crate) fault: &'static str,
     pub(crate) fix: &'static str,
+}
+
+impl From<PeerRefusal> for Problem {
+    /// Found in files, so no line of the configuration is its place.
+    fn from(refusal: PeerRefusal) -> Self {
+        let PeerRefusal {
+            why,
+            key,
+            fault,
+            fix,
+        } = refusal;
+        Self::refuses(why, Place::Nowhere, key, fault, fix)
+    }
 }
 
 const IGNORED: &str = "management.peer_identity is ignored: management.peer_auth_mode is pin";
@@ -97,8 +112,8 @@ impl ResolvedPeer {
         let single = derived.iter().all(Option::is_some);
         let explicit = &management.peer_identity;
         if !explicit.is_empty() {
-            let pinned = management.peer_auth_mode == PeerAuthMode::Identity
-                && !management.peer_pins.is_empty();
+            let pinned =
+                management.peer_auth_mode == PeerAuthMode::Identity && management.has_pins();
             if !single && !pinned {
                 refusals.push(OVER_BUNDLE);
             }
@@ -125,7 +140,7 @@ impl ResolvedPeer {
 }
 
 const OVER_BUNDLE: PeerRefusal = PeerRefusal {
-    term: "identity_over_ca_bundle",
+    why: Refusal::IdentityOverBundle,
     key: "management.peer_identity",
     fault: "stands over a CA file that is not exactly one readable certificate: any CA in it could \
             issue that identity",
@@ -134,37 +149,52 @@ const OVER_BUNDLE: PeerRefusal = PeerRefusal {
 };
 
 const AMBIGUOUS: PeerRefusal = PeerRefusal {
-    term: "identity_ambiguous",
+    why: Refusal::IdentityAmbiguous,
     key: "management.peer_identity",
     fault: "is not given, and the CA files of the management listeners derive different ones",
     fix: "give it, or give these listeners the same CA",
 };
 
+impl Management {
+    /// Whether a pin can ever admit: one that can't be read pins nothing (MGMT-AUTH-3), while the
+    /// file of another may come later (CERT-4).
+    fn has_pins(&self) -> bool {
+        self.peer_pins.iter().any(|pin| *pin != PeerPin::Malformed)
+    }
+}
+
 /// MGMT-AUTH-13.
 fn nobody(management: &Management, resolved: bool) -> Option<PeerRefusal> {
-    let pins = !management.peer_pins.is_empty();
-    let (admits, term, key, fix) = match management.peer_auth_mode {
+    let pins = management.has_pins();
+    let (admits, why, key, fix) = match management.peer_auth_mode {
         PeerAuthMode::Pin => (
             pins,
-            "insecure_mgmt_listener (no_mgmt_peer_pins)",
+            Refusal::NoPeerPins,
             "management.peer_pins",
             "pin the server: peer_pins = [{ cert_file = \"...\" }]",
         ),
+        // Pins that are configured must match as well (MGMT-AUTH-4).
+        PeerAuthMode::Identity if !pins && !management.peer_pins.is_empty() => (
+            false,
+            Refusal::NoPeerPins,
+            "management.peer_pins",
+            "correct the entries that can't be read, or delete them",
+        ),
         PeerAuthMode::Identity => (
             resolved,
-            "insecure_mgmt_listener (no_mgmt_peer_identity)",
+            Refusal::NoPeerIdentity,
             "management.peer_identity",
             "give it, or give the management listener a ca_file of one certificate",
         ),
         PeerAuthMode::IdentityOrPin => (
             resolved || pins,
-            "insecure_mgmt_listener (no_mgmt_peer_pins_or_identity)",
+            Refusal::NoPeerPinsOrIdentity,
             "management.peer_pins",
             "pin the server, or give management.peer_identity",
         ),
     };
     (!admits).then_some(PeerRefusal {
-        term,
+        why,
         key,
         fault: "leaves no way to admit the server on a management listener beyond loopback",
         fix,

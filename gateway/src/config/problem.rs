@@ -7,11 +7,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::refusal::Refusal;
+
 /// What a problem does to the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// The gateway refuses to start; the defect term goes into the CRITICAL line (BOOT-1 to -24).
-    Refuses(&'static str),
+    Refuses(Refusal),
     /// The gateway starts with the value that the problem names (BOOT-20).
     Warns,
     /// The gateway starts, and logs a warning of its own about the state that it finds then.
@@ -67,7 +69,7 @@ pub struct Problem {
 
 impl Problem {
     pub(super) fn refuses(
-        term: &'static str,
+        why: Refusal,
         place: Place,
         key: impl Into<String>,
         fault: impl Into<String>,
@@ -75,7 +77,7 @@ impl Problem {
     ) -> Self {
         let (key, fault, fix) = (key.into(), fault.into(), fix.into());
         Self {
-            effect: Effect::Refuses(term),
+            effect: Effect::Refuses(why),
             place,
             key,
             fault,
@@ -119,7 +121,7 @@ impl Problem {
     /// The CRITICAL line of a refusal, without the level (BOOT-19); `None` for a warning.
     pub fn critical_line(&self) -> Option<String> {
         match self.effect {
-            Effect::Refuses(term) => Some(format!("Refusing to start: {term}: {self}")),
+            Effect::Refuses(why) => Some(format!("Refusing to start: {why}: {self}")),
             Effect::Warns | Effect::SaidAtStart => None,
         }
     }

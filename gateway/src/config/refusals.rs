@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::document::numbered;
 use super::effective::Loader;
-use super::keys;
 use super::origin::OriginMode;
 use super::problem::Problem;
+use super::refusal::Refusal;
 use super::schema::{ClientAuth, Config, Listener, ListenerTls, PeerPin, Scheme, Service};
 use super::shedding::Defect;
 
@@ -53,9 +53,9 @@ struct Judge<'a, 's> {
 }
 
 impl Judge<'_, '_> {
-    fn refuse(&mut self, term: &'static str, key: &str, fault: String, fix: &str) {
+    fn refuse(&mut self, why: Refusal, key: &str, fault: String, fix: &str) {
         self.found.push(Problem::refuses(
-            term,
+            why,
             self.loader.place_of(key),
             key,
             fault,
@@ -102,7 +102,7 @@ impl Judge<'_, '_> {
         if !served && !unknown && !self.config.lab.allow_no_listeners {
             let fix = "add a [[listener]] with services = [\"agent\"]";
             self.refuse(
-                "no_listeners",
+                Refusal::NoListeners,
                 "listener",
                 "serves no agents anywhere".into(),
                 fix,
@@ -115,7 +115,7 @@ impl Judge<'_, '_> {
         let key = numbered("listener.services", index);
         if listener.services.is_empty() && !self.is_refused(&key) {
             let fix = "add services = [\"agent\"] or [\"management\"]";
-            self.refuse("service_without_routes", &key, "is missing".into(), fix);
+            self.refuse(Refusal::NoServices, &key, "is missing".into(), fix);
         }
     }
 
@@ -128,7 +128,7 @@ impl Judge<'_, '_> {
             if let Some(first) = names.insert(&listener.name, index) {
                 let fault = format!("is the name of listener[{first}] too");
                 self.refuse(
-                    "duplicate_name",
+                    Refusal::DuplicateName,
                     &key,
                     fault,
                     "give each listener its own name",
@@ -165,7 +165,12 @@ impl Judge<'_, '_> {
         });
         if let Some((other, _)) = clash {
             let fault = format!("has port {}, as {other} has", address.port());
-            self.refuse("duplicate_port", &key, fault, "give each its own port");
+            self.refuse(
+                Refusal::DuplicatePort,
+                &key,
+                fault,
+                "give each its own port",
+            );
         }
         ports.push((key, address));
     }
@@ -178,7 +183,7 @@ impl Judge<'_, '_> {
         if there && !complete && !self.is_refused_inside(&table) {
             let fault = "lacks cert_file, key_file or ca_file: it needs all three".to_owned();
             let fix = "name the three files, or delete the table and serve plaintext";
-            self.refuse("tls_incomplete", &table, fault, fix);
+            self.refuse(Refusal::TlsIncomplete, &table, fault, fix);
         }
         let Some(tls) = &listener.tls else { return };
         let key = numbered("listener.tls.enforce_agent_identity", index);
@@ -187,7 +192,7 @@ impl Judge<'_, '_> {
         } else if tls.enforce_agent_identity && tls.client_auth == ClientAuth::None {
             let fault = "is true, and no certificate is asked for".to_owned();
             let fix = "set client_auth = \"request\", so that agents can enrol without one";
-            self.refuse("agent_identity_without_certificate", &key, fault, fix);
+            self.refuse(Refusal::AgentIdentityWithoutCertificate, &key, fault, fix);
         }
         if tls.client_auth == ClientAuth::None && !tls.crl_files.is_empty() {
             let key = numbered("listener.tls.crl_files", index);
@@ -203,16 +208,16 @@ impl Judge<'_, '_> {
         }
         let there = numbered("listener.tls", index);
         let there = self.loader.document.tables.contains_key(&there);
-        let (term, fault, fix) = match &listener.tls {
+        let (why, fault, fix) = match &listener.tls {
             Some(tls) if tls.client_auth == ClientAuth::Require => return,
             Some(_) => (
-                "insecure_mgmt_listener (client_auth_not_required)",
+                Refusal::ManagementWithoutClientAuth,
                 "serves management beyond loopback to peers without a certificate",
                 "set client_auth = \"require\"",
             ),
             None if there => return,
             None => (
-                "insecure_mgmt_listener (no_tls)",
+                Refusal::ManagementWithoutTls,
                 "serves management beyond loopback without mutual TLS",
                 "add [listener.tls] with client_auth = \"require\", or listen on 127.0.0.1",
             ),
@@ -225,7 +230,7 @@ impl Judge<'_, '_> {
                 "lab.allow_insecure_management lets it start",
             );
         } else if !self.is_refused(&key) {
-            self.refuse(term, &key, fault.into(), fix);
+            self.refuse(why, &key, fault.into(), fix);
         }
     }
 
@@ -241,7 +246,12 @@ impl Judge<'_, '_> {
             }
         } else if origin.sources.is_empty() && !self.is_refused(&sources_key) {
             let fault = format!("is empty: mode {mode} believes nobody then");
-            self.refuse(keys::ORIGIN, &sources_key, fault, "name the proxies");
+            self.refuse(
+                Refusal::OriginWithoutSources,
+                &sources_key,
+                fault,
+                "name the proxies",
+            );
         }
         if origin.trusted_hops > 0 && origin.mode != OriginMode::ForwardedFor {
             let key = numbered("listener.origin.trusted_hops", index);
@@ -250,7 +260,7 @@ impl Judge<'_, '_> {
         if origin.mode != OriginMode::Transport && listener.serves(Service::Management) {
             let fault = format!("is {mode} on a listener that serves management");
             let fix = "use transport: a management caller is who connects";
-            self.refuse(keys::ORIGIN, &mode_key, fault, fix);
+            self.refuse(Refusal::OriginOfManagement, &mode_key, fault, fix);
         }
         // LSN-11: a router that ends the agents' HTTP/2 would show its own certificate.
         let asks = |tls: &ListenerTls| tls.client_auth != ClientAuth::None;
@@ -258,7 +268,7 @@ impl Judge<'_, '_> {
             let fault =
                 "is forwarded_for on a listener that asks for client certificates".to_owned();
             let fix = "set client_auth = \"none\", or use proxy_protocol";
-            self.refuse(keys::ORIGIN, &mode_key, fault, fix);
+            self.refuse(Refusal::OriginBesideCertificates, &mode_key, fault, fix);
         }
     }
 
@@ -270,7 +280,7 @@ impl Judge<'_, '_> {
             let key = numbered("listener.limits.max_connection_memory_bytes", index);
             let fault = format!("is {memory}, less than max_message_bytes {message}");
             self.refuse(
-                "bad_limits",
+                Refusal::BadLimits,
                 &key,
                 fault,
                 "raise it or lower max_message_bytes",
@@ -290,7 +300,7 @@ impl Judge<'_, '_> {
         let allowed = self.config.lab.allow_no_upstream;
         if upstream.endpoints.is_empty() && !allowed && !self.is_refused(key) {
             let fix = "add endpoints = [\"http://host:port\"]";
-            self.refuse("no_default_channel", key, "names no server".into(), fix);
+            self.refuse(Refusal::NoUpstream, key, "names no server".into(), fix);
         }
     }
 
@@ -325,7 +335,7 @@ impl Judge<'_, '_> {
         if let Err(Defect { key, fault }) = memory.shedding.judge(memory.limit)
             && !refused
         {
-            self.refuse(keys::SHEDDING, key, fault, "correct the marks");
+            self.refuse(Refusal::SheddingMarks, key, fault, "correct the marks");
         }
     }
 
@@ -338,7 +348,12 @@ impl Judge<'_, '_> {
         if named(cert) != named(key) {
             let key = "upstream.tls.cert_file";
             let fault = "and key_file go together: one of them is missing".to_owned();
-            self.refuse("bad_client_config", key, fault, "name both, or neither");
+            self.refuse(
+                Refusal::HalfUpstreamCertificate,
+                key,
+                fault,
+                "name both, or neither",
+            );
         }
         if upstream.scheme == Scheme::Http {
             if named(ca) || named(cert) {
@@ -358,7 +373,7 @@ impl Judge<'_, '_> {
         } else if !self.is_refused(key) {
             let fault = "is missing: https endpoints are verified by a CA of their own".into();
             self.refuse(
-                "unverified_upstream_tls",
+                Refusal::UnverifiedUpstream,
                 key,
                 fault,
                 "name the server's CA",

@@ -11,6 +11,7 @@ use super::document::{Node, Raw};
 use super::origin::{self, OriginMode};
 use super::peer_values;
 use super::print;
+use super::refusal::Refusal;
 use super::schema::{PeerPin, Scheme, Serial, Service, Upstream};
 use super::shedding::Fraction;
 use super::values::{self, Misfit, Range, TextRule};
@@ -24,8 +25,17 @@ pub(super) enum Bad {
     /// As `Default` for a bad port of a readable address; anything else refuses, since the default
     /// could open to everybody what was meant for one interface.
     DefaultPort,
-    /// The gateway refuses to start, with this defect term.
-    Refuse(&'static str),
+    /// The gateway refuses to start.
+    Refuse(Refusal),
+}
+
+/// What a reload does with a changed value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reload {
+    /// It is in force at once.
+    Live,
+    /// The running node keeps the old one until it is started again.
+    Restart,
 }
 
 pub(super) type At<T, F> = fn(&mut T) -> &mut F;
@@ -63,6 +73,7 @@ pub(super) struct Key<T> {
     pub(super) path: &'static str,
     pub(super) slot: Slot<T>,
     pub(super) bad: Bad,
+    pub(super) reload: Reload,
     /// The variable that replaces it. For an address it replaces the port.
     pub(super) env: Option<&'static str>,
     /// How the default is told when it depends on other keys.
@@ -77,6 +88,7 @@ impl<T> Key<T> {
             path,
             slot,
             bad: Bad::Default,
+            reload: Reload::Live,
             env: None,
             derived: None,
             present: |_| true,
@@ -175,6 +187,36 @@ impl<T> Slot<T> {
             ),
             Self::Pins(at) => peer_values::show_pins(at(target)),
             Self::Serials(at) => print::list(at(target).iter().map(ToString::to_string)),
+        }
+    }
+
+    /// Gives `target` the value of `from`.
+    pub(super) fn copy(&self, target: &mut T, from: &mut T) {
+        match self {
+            Self::Millis(at, _) | Self::Seconds(at, _) => *at(target) = *at(from),
+            Self::Size(at, _) => *at(target) = *at(from),
+            Self::Count(at, _) => *at(target) = *at(from),
+            Self::Flag(at) => *at(target) = *at(from),
+            Self::Text(at, _) => at(target).clone_from(at(from)),
+            Self::Address(at) => *at(target) = *at(from),
+            Self::Word(at, _) => {
+                at(target).set(at(from).word());
+            }
+            Self::Services(at) => at(target).clone_from(at(from)),
+            Self::Fraction(at) => *at(target) = *at(from),
+            Self::Bytes(at, _) => *at(target) = *at(from),
+            Self::OriginMode(at) => *at(target) = *at(from),
+            Self::Sources(at) => at(target).clone_from(at(from)),
+            Self::Endpoints(at) => {
+                let (scheme, endpoints) = (at(from).scheme, at(from).endpoints.clone());
+                let upstream = at(target);
+                upstream.scheme = scheme;
+                upstream.endpoints = endpoints;
+            }
+            Self::File(at) => at(target).clone_from(at(from)),
+            Self::Files(at) => at(target).clone_from(at(from)),
+            Self::Pins(at) => at(target).clone_from(at(from)),
+            Self::Serials(at) => at(target).clone_from(at(from)),
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::document::Lines;
 use super::memory_limit::Machine;
 use super::problem::{Place, Problem, Refused};
+use super::refusal::Refusal;
 
 /// Largest file that is read, in bytes. A real one has about 8 KiB.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -67,7 +68,7 @@ fn read_file(path: &Path) -> Result<SourceFile, Refused> {
     let unreadable = |fault: String| {
         let place = Place::Nowhere;
         Problem::refuses(
-            "unreadable_file",
+            Refusal::UnreadableFile,
             place,
             shown.to_string(),
             fault,
@@ -92,7 +93,7 @@ fn read_file(path: &Path) -> Result<SourceFile, Refused> {
                 Lines::new(&shown, error.as_bytes()).place(error.utf8_error().valid_up_to());
             let fault = "is not UTF-8 here";
             Refused::because(Problem::refuses(
-                "bad_syntax",
+                Refusal::NotText,
                 place,
                 "the file",
                 fault,

@@ -11,6 +11,7 @@ use rustls::pki_types::ServerName;
 use super::document::{Node, Raw};
 use super::later;
 use super::problem::Place;
+use super::refusal::Refusal;
 use super::schema::{Endpoint, Scheme, Service};
 use crate::pki;
 
@@ -127,8 +128,8 @@ pub(super) struct Misfit {
     pub(super) fault: String,
     /// What to do, when there is something better to say than "correct it".
     pub(super) fix: Option<String>,
-    /// The defect term, when this defect has one of its own.
-    pub(super) term: Option<&'static str>,
+    /// When this defect is another one than a bad value of its key.
+    pub(super) refusal: Option<Refusal>,
 }
 
 impl Misfit {
@@ -139,7 +140,7 @@ impl Misfit {
             place: node.place.clone(),
             fault,
             fix: None,
-            term: None,
+            refusal: None,
         }
     }
 
@@ -154,15 +155,15 @@ impl Misfit {
         node: &Node,
         fault: impl Into<String>,
         fix: impl Into<String>,
-        term: &'static str,
+        refusal: Refusal,
     ) -> Self {
-        let (fault, fix, term) = (fault.into(), Some(fix.into()), Some(term));
+        let (fault, fix, refusal) = (fault.into(), Some(fix.into()), Some(refusal));
         Self {
             item: None,
             place: node.place.clone(),
             fault,
             fix,
-            term,
+            refusal,
         }
     }
 }
@@ -181,19 +182,20 @@ pub(super) fn services(node: &Node) -> Result<Vec<Service>, Vec<Misfit>> {
         return Err(vec![Misfit::new(node, SERVICES_ALLOWED)]);
     }
     if items.is_empty() {
-        let fix = format!("name at least one of {SERVICES_ALLOWED}");
+        let fix = "name \"agent\", \"management\" or both";
         return Err(vec![Misfit::because(
             node,
             "is empty",
             fix,
-            "service_without_routes",
+            Refusal::NoServices,
         )]);
     }
     let (mut services, mut misfits) = (Vec::new(), Vec::new());
     for (index, item) in items.iter().enumerate() {
         match service(item) {
             Ok(service) if services.contains(&service) => {
-                let misfit = Misfit::because(item, "is listed twice", "delete it", "bad_routes");
+                let misfit =
+                    Misfit::because(item, "is listed twice", "delete it", Refusal::BadServices);
                 misfits.push(misfit.item(index));
             }
             Ok(service) => services.push(service),
@@ -216,7 +218,12 @@ fn service(node: &Node) -> Result<Service, Misfit> {
                 "asks for node-to-node traffic, which is {}",
                 later::NOT_SERVED
             );
-            Err(Misfit::because(node, fault, "delete it", later::TERM))
+            Err(Misfit::because(
+                node,
+                fault,
+                "delete it",
+                Refusal::NotServedYet,
+            ))
         }
         _ => Err(Misfit::new(node, "\"agent\" or \"management\"")),
     }
@@ -241,7 +248,7 @@ pub(super) fn endpoints(node: &Node) -> Result<(Scheme, Vec<Endpoint>), Vec<Misf
         match endpoint(item) {
             Ok(endpoint) if endpoints.contains(&endpoint) => {
                 let fix = "delete it";
-                let misfit = Misfit::because(item, "is listed twice", fix, "bad_channel");
+                let misfit = Misfit::because(item, "is listed twice", fix, Refusal::BadChannel);
                 misfits.push(misfit.item(index));
             }
             Ok(endpoint) => endpoints.push(endpoint),
@@ -259,7 +266,7 @@ pub(super) fn endpoints(node: &Node) -> Result<(Scheme, Vec<Endpoint>), Vec<Misf
             node,
             "mixes http and https",
             fix,
-            "mixed_upstream_endpoints",
+            Refusal::MixedEndpoints,
         ));
     }
     let scheme = match items.first() {
@@ -276,7 +283,7 @@ pub(super) fn endpoints(node: &Node) -> Result<(Scheme, Vec<Endpoint>), Vec<Misf
 fn endpoint(node: &Node) -> Result<Endpoint, Misfit> {
     const ALLOWED: &str = "\"http://host:port\" or \"https://host:port\"";
     let misfit = || Misfit {
-        term: Some("bad_endpoint"),
+        refusal: Some(Refusal::BadEndpoint),
         ..Misfit::new(node, ALLOWED)
     };
     let text = node.raw.text().ok_or_else(misfit)?;
@@ -297,7 +304,7 @@ fn endpoint(node: &Node) -> Result<Endpoint, Misfit> {
             node,
             fault,
             "use a host name, an IPv4 or an [IPv6] address",
-            "bad_host",
+            Refusal::BadHost,
         )
     })?;
     Ok(Endpoint { host, port })

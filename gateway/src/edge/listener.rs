@@ -11,38 +11,34 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use super::Handler;
-use super::connection::{Connection, ConnectionKey, ConnectionLimits, Signal};
+use super::connection::{Connection, ConnectionKey, Signal};
 use super::dispatch::dispatch;
 use super::drive::drive;
 use super::flood::FloodLimits;
 use super::io::CountedIo;
 use super::origin::OriginRule;
 use super::proxy_protocol::{self, Claim};
-use super::sources::{Place, Sources};
+use super::sources::Place;
 use super::stream::OpenStream;
+use super::terms::{Intake, Terms};
 use super::tls::{ServerTls, Transport};
 use crate::config;
 use crate::observe::metrics::Metrics;
 use crate::supervise::{Kept, NodeSupervisor, keep_running};
+use crate::tuning::Slot;
 
 const BACKLOG: i32 = 4096;
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A failed accept (out of descriptors, say) is tried again after this.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// A keep-alive PING must be answered within this time.
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
-
-const PROXY_HEADER_FAILURES: [&str; 3] = ["timeout", "malformed", "closed"];
 
 /// A socket that listens and is not served yet.
 #[derive(Debug)]
@@ -54,6 +50,7 @@ pub(crate) struct BoundListener {
 /// A served listener.
 pub(crate) struct RunningListener {
     shared: Arc<Shared>,
+    intake: Arc<Intake>,
     /// With the address that it is bound to, also when any port was asked for.
     config: config::Listener,
     accept: Box<dyn Fn(TcpListener) -> Kept + Send + Sync>,
@@ -117,28 +114,10 @@ impl BoundListener {
             gone: Notify::new(),
             metrics: Arc::clone(&metrics),
         });
-        let ceiling = config.limits.max_connections.min(Semaphore::MAX_PERMITS);
-        metrics
-            .listener_connections_max
-            .with_label_values(&[&config.name])
-            .set(ceiling as i64);
-        let refused = &metrics.listener_source_refused_total;
-        refused.with_label_values(&[&*config.name]);
-        let origin = OriginRule::new(config.origin.clone(), Arc::clone(&metrics));
-        if origin.expects_proxy_header() {
-            let family = &metrics.listener_proxy_header_failures_total;
-            for kind in PROXY_HEADER_FAILURES {
-                family.with_label_values(&[&*config.name, kind]);
-            }
-        }
+        let intake = Arc::new(Intake::new(&config, metrics));
         let acceptor = Arc::new(Acceptor {
-            slots: Arc::new(Semaphore::new(ceiling)),
-            limits: Arc::new(connection_limits(&config)),
-            origin,
-            sources: Sources::new(config.limits.max_connections_per_source),
-            proxy_header_timeout: config.limits.proxy_header_timeout,
+            intake: Arc::clone(&intake),
             tls,
-            builder: http2_builder(&config),
             shared: Arc::clone(&shared),
             handler,
         });
@@ -154,6 +133,7 @@ impl BoundListener {
         let accepting = Mutex::new(Accepting::Running(accept(self.socket)));
         Ok(RunningListener {
             shared,
+            intake,
             config,
             accept,
             accepting,
@@ -161,52 +141,9 @@ impl BoundListener {
     }
 }
 
-fn connection_limits(config: &config::Listener) -> ConnectionLimits {
-    ConnectionLimits {
-        preface_timeout: PREFACE_TIMEOUT.min(config.http2.idle_timeout),
-        idle_timeout: config.http2.idle_timeout,
-        unregistered_timeout: config.limits.unregistered_timeout,
-        answer_patience: config.limits.request_timeout,
-        request_timeout: config.limits.request_timeout,
-        max_message_bytes: config.limits.max_message_bytes,
-        max_memory_bytes: config.limits.max_connection_memory_bytes,
-    }
-}
-
-fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
-    let management = config.serves(config::Service::Management);
-    // A paused stream holds at most its window. h2 ends a connection whose unread small DATA
-    // frames lack more bytes to 256 each than half of the connection's window: at 128 to 1 a paused
-    // agent may fill its window with frames of 16 bytes, which no answer is shorter than.
-    let (stream, connection) = if management {
-        (1 << 20, 4 << 20)
-    } else {
-        (64 << 10, 8 << 20)
-    };
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(config.http2.max_concurrent_streams)
-        .max_header_list_size(config.limits.max_header_list_bytes)
-        .initial_stream_window_size(stream)
-        .initial_connection_window_size(connection)
-        // LSN-12: a third of the idle time without a byte asks the peer for one.
-        .keep_alive_interval(config.http2.idle_timeout / 3)
-        .keep_alive_timeout(PING_TIMEOUT)
-        // A caller may cancel many calls at once; the rate of cancelled streams has its own limit.
-        .max_pending_accept_reset_streams(FloodLimits::DEFAULT.resets as usize)
-        .auto_date_header(false);
-    builder
-}
-
 struct Acceptor<H> {
-    slots: Arc<Semaphore>,
-    limits: Arc<ConnectionLimits>,
-    origin: OriginRule,
-    sources: Arc<Sources>,
-    proxy_header_timeout: Duration,
+    intake: Arc<Intake>,
     tls: Option<Arc<ServerTls>>,
-    builder: http2::Builder<TokioExecutor>,
     shared: Arc<Shared>,
     handler: Arc<H>,
 }
@@ -214,13 +151,17 @@ struct Acceptor<H> {
 impl<H: Handler> Acceptor<H> {
     /// Accepts until it is dropped, and the socket with it.
     async fn accept(self: Arc<Self>, socket: Arc<TcpListener>) {
+        let mut resized = self.intake.slots.watch();
         loop {
             // The slot is taken before the accept: over the ceiling newcomers wait in the kernel's
             // backlog (LSN-2).
-            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
-                return;
+            let slot = self.intake.slots.take().await;
+            let accepted = tokio::select! {
+                accepted = socket.accept() => accepted,
+                // The slot may be one too many. The sender lives as long as the intake.
+                _ = resized.changed() => continue,
             };
-            match socket.accept().await {
+            match accepted {
                 Ok((stream, peer)) => self.start(stream, peer, slot),
                 Err(error) => {
                     warn!(listener = %self.shared.name, %error, "accept failed, trying again");
@@ -230,8 +171,9 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
-    fn start(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr, slot: OwnedSemaphorePermit) {
-        let Some(place) = self.place(peer.ip()) else {
+    fn start(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr, slot: Slot) {
+        let terms = self.intake.terms();
+        let Some(place) = self.place(&terms, peer.ip()) else {
             return;
         };
         if let Err(error) = stream.set_nodelay(true) {
@@ -239,7 +181,7 @@ impl<H: Handler> Acceptor<H> {
             return;
         }
         let metrics = Arc::clone(&self.shared.metrics);
-        let connection = Connection::new(peer, Arc::clone(&self.limits), metrics);
+        let connection = Connection::new(peer, Arc::clone(&terms.limits), metrics);
         self.shared.opened(&connection);
         let closed = Closed {
             shared: Arc::clone(&self.shared),
@@ -251,18 +193,23 @@ impl<H: Handler> Acceptor<H> {
         let acceptor = Arc::clone(self);
         tokio::spawn(async move {
             let _closed = closed;
-            acceptor.serve(stream, &connection).await;
+            acceptor.serve(stream, &connection, terms).await;
         });
     }
 
-    async fn serve(self: Arc<Self>, mut stream: TcpStream, connection: &Arc<Connection>) {
-        let Some(claim) = self.claim(&mut stream).await else {
+    async fn serve(
+        self: Arc<Self>,
+        mut stream: TcpStream,
+        connection: &Arc<Connection>,
+        terms: Arc<Terms>,
+    ) {
+        let Some(claim) = self.claim(&terms, &mut stream).await else {
             return;
         };
         // A trusted proxy takes no place; whom it speaks for does.
-        let _place = match self.origin.client(connection.peer_ip(), claim) {
+        let _place = match terms.origin.client(connection.peer_ip(), claim) {
             None => None,
-            Some(client) => match self.sources.take(client) {
+            Some(client) => match self.intake.sources.take(client) {
                 None => return self.refused(),
                 place => place,
             },
@@ -270,32 +217,37 @@ impl<H: Handler> Acceptor<H> {
         let stream = match &self.tls {
             None => Transport::Plain(stream),
             // Boxed, so that the task of a connection is not as large as a handshake.
-            Some(tls) => match Box::pin(tls.secure(stream, connection)).await {
-                Some(stream) => stream,
-                None => return,
-            },
+            Some(tls) => {
+                let secured = tls.secure(stream, connection, terms.handshake_timeout);
+                match Box::pin(secured).await {
+                    Some(stream) => stream,
+                    None => return,
+                }
+            }
         };
         connection.secured(Instant::now());
         let io = CountedIo::new(stream, Arc::clone(connection), FloodLimits::DEFAULT);
         let (acceptor, caller) = (Arc::clone(&self), Arc::clone(connection));
+        let begun = Arc::clone(&terms);
         let service = service_fn(move |mut request| {
             let open = OpenStream::new(&caller);
-            acceptor.origin.mark(&mut request, &caller, claim);
+            let mark = |origin: &OriginRule| origin.mark(&mut request, &caller, claim);
+            acceptor.intake.with_origin(&begun, mark);
             let handler = Arc::clone(&acceptor.handler);
             let answer = dispatch(handler, request, Arc::clone(&caller));
             async move { Ok::<_, std::convert::Infallible>(open.answered(answer.await)) }
         });
-        let served = self.builder.serve_connection(TokioIo::new(io), service);
+        let served = terms.builder.serve_connection(TokioIo::new(io), service);
         drop(self);
         drive(served, connection).await;
     }
 
     /// A place for one more connection of the TCP peer.
-    fn place(&self, peer: IpAddr) -> Option<Option<Place>> {
-        if self.origin.trusts(peer) {
+    fn place(&self, terms: &Terms, peer: IpAddr) -> Option<Option<Place>> {
+        if terms.origin.trusts(peer) {
             return Some(None);
         }
-        let place = self.sources.take(peer);
+        let place = self.intake.sources.take(peer);
         if place.is_none() {
             self.refused();
         }
@@ -309,12 +261,12 @@ impl<H: Handler> Acceptor<H> {
     }
 
     /// The PROXY header, where one is due; `None`: there is no usable one in time (ORIGIN-6).
-    async fn claim(&self, stream: &mut TcpStream) -> Option<Claim> {
-        if !self.origin.expects_proxy_header() {
+    async fn claim(&self, terms: &Terms, stream: &mut TcpStream) -> Option<Claim> {
+        if !terms.origin.expects_proxy_header() {
             return Some(Claim::None);
         }
         let read = proxy_protocol::read(stream);
-        let (kind, error) = match timeout(self.proxy_header_timeout, read).await {
+        let (kind, error) = match timeout(terms.proxy_header_timeout, read).await {
             Ok(Ok(claim)) => return Some(claim),
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                 ("malformed", error.to_string())
@@ -334,7 +286,7 @@ struct Closed<H: Handler> {
     shared: Arc<Shared>,
     handler: Arc<H>,
     key: ConnectionKey,
-    _slot: OwnedSemaphorePermit,
+    _slot: Slot,
     _place: Option<Place>,
 }
 
@@ -392,6 +344,12 @@ impl RunningListener {
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.config.address
+    }
+
+    /// Puts the limits and the origin of `config` in force, for connections that come from now on;
+    /// nothing else of it.
+    pub(crate) fn retune(&self, config: &config::Listener) {
+        self.intake.retune(config);
     }
 
     fn accepting(&self) -> std::sync::MutexGuard<'_, Accepting> {

@@ -18,6 +18,7 @@ pub(crate) mod pause;
 mod proxy_protocol;
 mod sources;
 mod stream;
+mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod tls;

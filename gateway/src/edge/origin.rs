@@ -68,10 +68,24 @@ impl OriginRule {
         self.origin.mode == OriginMode::ProxyProtocol
     }
 
+    /// Whether it may be another than the TCP peer that a call comes from.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.origin.mode != OriginMode::Transport
+    }
+
+    /// The rule for calls of a connection that began under this one, when `now` is in force: that
+    /// one, unless it asks for a claim that this connection did not begin with.
+    pub(crate) fn successor<'a>(&'a self, now: &'a Self) -> &'a Self {
+        match now.origin.mode == self.origin.mode {
+            true => now,
+            false => self,
+        }
+    }
+
     /// Whether this peer is a proxy that speaks for others.
     pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
         let sources = &self.origin.sources;
-        self.origin.mode != OriginMode::Transport && trusted(peer.to_canonical(), sources)
+        self.is_claimed() && trusted(peer.to_canonical(), sources)
     }
 
     /// The client that a trusted proxy names for the whole connection.
@@ -90,7 +104,7 @@ impl OriginRule {
         connection: &Connection,
         claim: Claim,
     ) {
-        if self.origin.mode != OriginMode::Transport {
+        if self.is_claimed() {
             let origin = self.decide(connection.peer_ip(), claim, request.headers());
             request.extensions_mut().insert(Decided(origin));
         }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
-use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Who counts as one source: an IPv4 address, or the /64 of an IPv6 address, which is what one
@@ -29,8 +29,8 @@ impl Source {
 /// The open connections of a listener by source; at most one entry for each of them.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    /// `None`: no bound.
-    most: Option<NonZeroUsize>,
+    /// 0: no bound.
+    most: AtomicUsize,
     open: Mutex<HashMap<Source, usize>>,
 }
 
@@ -38,9 +38,15 @@ impl Sources {
     /// At most `most` connections of one source; 0 is no bound.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
-            most: NonZeroUsize::new(most),
+            most: AtomicUsize::new(most),
             open: Mutex::default(),
         })
+    }
+
+    /// From now on at most `most` connections of one source. Nobody is sent away; connections that
+    /// were opened while there was no bound do not count.
+    pub(crate) fn limit(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<Source, usize>> {
@@ -49,16 +55,17 @@ impl Sources {
 
     /// A place for one more connection of `address`; `None` when it has all of its.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
-        let Some(most) = self.most else {
+        let most = self.most.load(Ordering::Relaxed);
+        if most == 0 {
             return Some(Place(None));
-        };
+        }
         let source = Source::of(address);
         let mut open = self.open();
-        let count = open.entry(source).or_default();
-        if *count >= most.get() {
+        let count = open.get(&source).copied().unwrap_or_default();
+        if count >= most {
             return None;
         }
-        *count += 1;
+        open.insert(source, count + 1);
         Some(Place(Some((Arc::clone(self), source))))
     }
 
@@ -124,6 +131,26 @@ mod tests {
             .collect();
         assert!(sources.open().is_empty());
         drop(places);
+    }
+
+    #[test]
+    fn another_bound_holds_for_those_who_come_and_sends_nobody_away() {
+        let sources = Sources::new(0);
+        let before = take(&sources, "192.0.2.7");
+        sources.limit(2);
+        let held: Vec<_> = (0..2)
+            .map(|_| take(&sources, "192.0.2.7").unwrap())
+            .collect();
+        assert!(take(&sources, "192.0.2.7").is_none());
+        drop(before);
+        sources.limit(1);
+        assert!(take(&sources, "192.0.2.7").is_none());
+        drop(held);
+        let _one = take(&sources, "192.0.2.7").unwrap();
+        assert!(take(&sources, "192.0.2.7").is_none());
+        sources.limit(0);
+        assert!(take(&sources, "192.0.2.7").is_some());
+        assert_eq!(sources.open().len(), 1);
     }
 
     #[test]

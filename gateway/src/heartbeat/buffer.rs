@@ -117,6 +117,19 @@ impl Buffer {
         }
     }
 
+    /// Puts other caps in force; what is over them leaves, the oldest first.
+    pub(super) fn limit(&mut self, limits: Limits) -> Freed {
+        let mut freed = Freed::default();
+        self.limits = limits;
+        while self.len() > limits.sessions
+            && let Some(slot) = self.order.first()
+        {
+            freed.heartbeats.push(self.remove(slot));
+        }
+        self.make_room(&mut freed);
+        freed
+    }
+
     /// Sessions held.
     pub(super) fn len(&self) -> usize {
         self.entries.len()

@@ -3,10 +3,6 @@
 //! Responsible for the order, for halving what the server refuses, and for leaving everything
 //! that failed in the buffer. One flush runs at a time. Must never feed the breaker.
 
-use std::time::Duration;
-
-use tokio::time::{MissedTickBehavior, interval};
-
 use super::Shared;
 use super::buffer::Step;
 use super::chunk::{Chunk, Part};
@@ -25,10 +21,9 @@ const STEP: Step = Step {
 const INVALID_ARGUMENT: u32 = 3;
 const RESOURCE_EXHAUSTED: u32 = 8;
 
-/// Flushes every `every`; never returns.
-pub(super) async fn run(shared: &Shared, every: Duration) {
-    let mut ticks = interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// Flushes at the configured pace; never returns.
+pub(super) async fn run(shared: &Shared) {
+    let mut ticks = shared.pace.ticks();
     // The first tick comes at once.
     ticks.tick().await;
     loop {

@@ -19,13 +19,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
-use buffer::{Buffer, Limits, Offered, Outcome};
+use buffer::{Buffer, Freed, Limits, Offered, Outcome};
 use chunk::Tail;
 use loss::Loss;
 
 use crate::config;
 use crate::observe::metrics::Metrics;
 use crate::supervise::{Kept, NodeSupervisor, keep_running};
+use crate::tuning::Pace;
 use crate::upstream::Upstream;
 
 /// Takes heartbeats in; clones share one buffer.
@@ -43,6 +44,7 @@ struct Shared {
     upstream: Upstream,
     on_answer: Box<OnAnswer>,
     tail: Tail,
+    pace: Pace,
     metrics: Arc<Metrics>,
 }
 
@@ -67,11 +69,7 @@ impl Batcher {
         on_answer: impl Fn(&Bytes, usize) + Send + Sync + 'static,
     ) -> Batcher {
         let tail = Tail::new(node_name);
-        let limits = Limits {
-            sessions: config.max_sessions,
-            bytes: config.max_bytes,
-            heartbeat: tail.largest_heartbeat(),
-        };
+        let limits = limits(config, &tail);
         let shared = Arc::new(Shared {
             held: Mutex::new(Held {
                 buffer: Buffer::new(limits),
@@ -81,17 +79,26 @@ impl Batcher {
             upstream,
             on_answer: Box::new(on_answer),
             tail,
+            pace: Pace::new(config.batch_interval),
             metrics,
         });
-        let (held, every) = (Arc::clone(&shared), config.batch_interval);
+        let held = Arc::clone(&shared);
         let task = keep_running("heartbeat flush", move || {
             let held = Arc::clone(&held);
-            async move { flush::run(&held, every).await }
+            async move { flush::run(&held).await }
         });
         Batcher {
             shared,
             task: Arc::new(task),
         }
+    }
+
+    /// Puts another configuration in force. Under lowered caps the oldest heartbeats give way.
+    pub(crate) fn retune(&self, config: &config::Heartbeat) {
+        let shared = &self.shared;
+        shared.pace.set(config.batch_interval);
+        let freed = shared.lock().buffer.limit(limits(config, &shared.tail));
+        shared.count_evicted(&freed);
     }
 
     /// Counts the restarts of the flush task at the node (GEN-3).
@@ -124,6 +131,19 @@ impl Batcher {
     }
 }
 
+fn limits(config: &config::Heartbeat, tail: &Tail) -> Limits {
+    let config::Heartbeat {
+        batch_interval: _,
+        max_sessions,
+        max_bytes,
+    } = *config;
+    Limits {
+        sessions: max_sessions,
+        bytes: max_bytes,
+        heartbeat: tail.largest_heartbeat(),
+    }
+}
+
 impl Shared {
     fn count(&self, offered: &Offered) {
         match offered.outcome {
@@ -134,8 +154,12 @@ impl Shared {
         if offered.oversize.is_some() {
             self.lost(Loss::SnapshotOversize, 1);
         }
-        self.lost(Loss::SnapshotEvicted, offered.evicted.snapshots.len());
-        self.lost(Loss::BufferFull, offered.evicted.heartbeats.len());
+        self.count_evicted(&offered.evicted);
+    }
+
+    fn count_evicted(&self, evicted: &Freed) {
+        self.lost(Loss::SnapshotEvicted, evicted.snapshots.len());
+        self.lost(Loss::BufferFull, evicted.heartbeats.len());
     }
 
     fn lost(&self, loss: Loss, count: usize) {

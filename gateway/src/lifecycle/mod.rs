@@ -4,13 +4,15 @@
 //! the rooms below.
 
 mod certificates;
+mod reload;
 mod services;
 mod start;
 mod stop;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::agent_service::AgentService;
 use crate::command::Router;
 use crate::config;
 use crate::heartbeat::Batcher;
@@ -24,17 +26,20 @@ use crate::shed::{Listeners, MemoryShedder};
 use crate::supervise::{Kept, NodeSupervisor};
 use crate::upstream::Upstream;
 
+use certificates::Follower;
 pub use start::StartError;
 pub use stop::StopReport;
 
 /// A running node. Dropped without [`Gateway::shutdown`] it takes no more connections and leaves
 /// those it has to the runtime.
 pub struct Gateway {
-    config: config::Config,
+    /// In force; written by reloads.
+    config: Mutex<config::Config>,
     metrics: Arc<Metrics>,
     registry: Arc<Registry>,
     owners: Arc<OwnerContext>,
     router: Arc<Router>,
+    agents: Arc<AgentService>,
     upstream: Upstream,
     notifier: Notifier,
     replayer: Replayer,
@@ -50,15 +55,15 @@ pub struct Gateway {
 struct Tasks {
     sweeper: Arc<Kept>,
     shedder: MemoryShedder,
-    certificates: Kept,
-    _sampler: Sampler,
+    certificates: Follower,
+    sampler: Sampler,
 }
 
 impl Tasks {
     /// Counts their restarts at the node (GEN-3).
     fn supervise(&self, node: &NodeSupervisor) {
         node.watch(&self.sweeper);
-        node.watch(&self.certificates);
+        node.watch(self.certificates.task());
         self.shedder.supervise(node);
     }
 }
@@ -66,12 +71,17 @@ impl Tasks {
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway")
-            .field("node", &self.config.node.name)
+            .field("node", &self.in_force().node.name)
             .finish_non_exhaustive()
     }
 }
 
 impl Gateway {
+    /// The configuration in force: what the node was started with, and what reloads changed.
+    pub fn config(&self) -> config::Config {
+        self.in_force().clone()
+    }
+
     /// Where the listener `name` accepts.
     pub fn listener_address(&self, name: &str) -> Option<SocketAddr> {
         let found = self
@@ -79,6 +89,10 @@ impl Gateway {
             .iter()
             .find(|(config, _)| config.name == name);
         found.map(|(_, listener)| listener.address())
+    }
+
+    fn in_force(&self) -> MutexGuard<'_, config::Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serving(&self, service: config::Service) -> Option<SocketAddr> {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tracing::{info, warn};
@@ -86,12 +86,10 @@ impl Gateway {
         let health = bind_http("observe.health_address", config.observe.health_address)?;
         let scrape = bind_http("observe.metrics_address", config.observe.metrics_address)?;
 
+        Upstream::warn_of_files(&config.upstream).await;
         let supervisor = NodeSupervisor::new();
         let upstream = Upstream::start(&config.upstream, Arc::clone(&metrics));
-        let registry = Arc::new(Registry::new(TableLimits {
-            max_per_connection: config.session.max_per_connection,
-            grace: config.session.dead_connection_grace,
-        }));
+        let registry = Arc::new(Registry::new(table_limits(&config.session)));
         let held = Arc::clone(&registry);
         let notifier = Notifier::start(
             upstream.clone(),
@@ -131,13 +129,18 @@ impl Gateway {
             Arc::clone(&metrics),
             config.command.clone(),
         ));
+        let agents = Arc::new(AgentService::new(
+            Arc::clone(&owners),
+            batcher.clone(),
+            config.observe.gauge_interval,
+        ));
         let listeners = serve(
             &config,
             bound,
             &certificates,
             &owners,
             &router,
-            &batcher,
+            &agents,
             &supervisor,
         )?;
         let listeners = Arc::new(listeners);
@@ -152,11 +155,12 @@ impl Gateway {
         let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
         say_started(&config, &listeners);
         Ok(Self {
-            config,
+            config: Mutex::new(config),
             metrics,
             registry,
             owners,
             router,
+            agents,
             upstream,
             notifier,
             replayer,
@@ -175,30 +179,14 @@ fn bind_listeners(
     config: &Config,
     metrics: &Metrics,
 ) -> Result<Vec<(config::Listener, BoundListener)>, StartError> {
-    let limit = descriptors::raise_limit().unwrap_or_else(|error| {
+    descriptors::raise_limit().unwrap_or_else(|error| {
         warn!(%error, "the limit on open files could not be raised");
         descriptors::current_limit()
     });
-    let wanted: Vec<_> = config
-        .listeners
-        .iter()
-        .map(|l| l.limits.max_connections)
-        .collect();
-    let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
-    let with_ceilings = config.listeners.iter().zip(ceilings);
-    with_ceilings
+    with_ceilings(&config.listeners)
         .enumerate()
-        .map(|(index, (wanted, ceiling))| {
-            let mut listener = wanted.clone();
-            if ceiling < listener.limits.max_connections {
-                warn!(
-                    listener = %listener.name,
-                    max_connections = listener.limits.max_connections,
-                    in_force = ceiling,
-                    "the limit on open files lowers the connection ceiling; raise LimitNOFILE"
-                );
-                listener.limits.max_connections = ceiling;
-            }
+        .map(|(index, listener)| {
+            say_ceiling(&config.listeners[index], &listener);
             let gauge = metrics
                 .listener_connections
                 .with_label_values(&[&*listener.name]);
@@ -211,6 +199,44 @@ fn bind_listeners(
             Ok((listener, bound))
         })
         .collect()
+}
+
+/// The listeners, each with the connection ceiling that the limit on open files leaves (LSN-13).
+pub(super) fn with_ceilings(
+    listeners: &[config::Listener],
+) -> impl Iterator<Item = config::Listener> {
+    let limit = descriptors::current_limit();
+    let wanted: Vec<_> = listeners
+        .iter()
+        .map(|listener| listener.limits.max_connections)
+        .collect();
+    let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
+    listeners.iter().zip(ceilings).map(|(wanted, ceiling)| {
+        let mut listener = wanted.clone();
+        listener.limits.max_connections = ceiling;
+        listener
+    })
+}
+
+/// Says that a listener does not have the ceiling that it wants.
+pub(super) fn say_ceiling(wanted: &config::Listener, in_force: &config::Listener) {
+    let max_connections = wanted.limits.max_connections;
+    let in_force = in_force.limits.max_connections;
+    if in_force < max_connections {
+        warn!(
+            listener = %wanted.name,
+            max_connections,
+            in_force,
+            "the limit on open files lowers the connection ceiling; raise LimitNOFILE"
+        );
+    }
+}
+
+pub(super) fn table_limits(config: &config::Session) -> TableLimits {
+    TableLimits {
+        max_per_connection: config.max_per_connection,
+        grace: config.dead_connection_grace,
+    }
 }
 
 fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
@@ -227,15 +253,9 @@ fn serve(
     certificates: &Certificates,
     owners: &Arc<OwnerContext>,
     router: &Arc<Router>,
-    batcher: &Batcher,
+    agents: &Arc<AgentService>,
     node: &NodeSupervisor,
 ) -> Result<Vec<(config::Listener, RunningListener)>, StartError> {
-    let agent = Arc::new(AgentService::new(
-        Arc::clone(owners),
-        batcher.clone(),
-        config.upstream.call_timeout,
-        config.observe.gauge_interval,
-    ));
     let management = Arc::new(ManagementService::new(
         Arc::clone(&owners.registry),
         Arc::clone(router),
@@ -246,7 +266,7 @@ fn serve(
         .into_iter()
         .map(|(listener, bound)| {
             let services = Services {
-                agent: listener.serves(Service::Agent).then(|| Arc::clone(&agent)),
+                agent: listener.serves(Service::Agent).then(|| Arc::clone(agents)),
                 management: listener
                     .serves(Service::Management)
                     .then(|| Arc::clone(&management)),
@@ -285,7 +305,7 @@ fn start_tasks(
         sweeper: Arc::new(sweeper),
         shedder,
         certificates: certificates.follow(),
-        _sampler: sampler,
+        sampler,
     }
 }
 

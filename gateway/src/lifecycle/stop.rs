@@ -39,7 +39,7 @@ impl Gateway {
     /// answer until the very end.
     pub async fn shutdown(self) -> StopReport {
         let started = Instant::now();
-        let budget = self.config.shutdown.flush_budget;
+        let budget = self.in_force().shutdown.flush_budget;
         let deadline = started + budget;
         self.refuse_new_work();
         let finished_by = started + COMMANDS.min(budget.mul_f64(0.3));

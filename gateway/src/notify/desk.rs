@@ -157,6 +157,13 @@ impl Desk {
         }
     }
 
+    /// Puts another configuration in force; the cap then in force.
+    pub(crate) fn limit(&mut self, config: &config::Notify) -> usize {
+        self.store.limit(config.pending_max);
+        self.unacked.limit(config);
+        self.store.cap()
+    }
+
     /// Makes room for the notices of a planned stop (STOP-2), which are sent wide as soon as they
     /// come; the cap then in force.
     pub(crate) fn prepare_stop(&mut self, more: usize) -> usize {

@@ -16,7 +16,7 @@ mod tests;
 mod unacked;
 mod worker;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,7 +54,8 @@ struct Shared {
     upstream: Upstream,
     sender: Sender,
     is_held: Box<IsHeld>,
-    probe_timeout: Duration,
+    /// In milliseconds.
+    probe_timeout: AtomicU64,
     counts: Arc<NoticeCounts>,
     metrics: Arc<Metrics>,
 }
@@ -82,7 +83,7 @@ impl Notifier {
             upstream,
             sender: Sender::new(node),
             is_held: Box::new(is_held),
-            probe_timeout: config.probe_timeout,
+            probe_timeout: AtomicU64::new(config.probe_timeout.as_millis() as u64),
             metrics,
         });
         let held = Arc::clone(&shared);
@@ -91,6 +92,17 @@ impl Notifier {
             shared,
             worker: Arc::new(worker),
         }
+    }
+
+    /// Puts another configuration in force. No notice that is held is lost for it.
+    pub(crate) fn retune(&self, config: &config::Notify) {
+        let shared = &self.shared;
+        let probe_timeout = config.probe_timeout.as_millis() as u64;
+        shared.probe_timeout.store(probe_timeout, Ordering::Relaxed);
+        let cap = shared.work(|desk| (desk.limit(config), Vec::new()));
+        shared.metrics.upstream_notify_pending_max.set(cap as i64);
+        // Windows may end sooner.
+        shared.wake.notify_one();
     }
 
     /// Counts the restarts of the worker at the node (GEN-3).
@@ -247,6 +259,11 @@ impl Shared {
             // Its line in the log is written where its agent is known.
             Fact::Again(_) => {}
         }
+    }
+
+    /// The bound of a probe.
+    fn probe_timeout(&self) -> Duration {
+        Duration::from_millis(self.probe_timeout.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, Desk> {

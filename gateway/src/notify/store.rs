@@ -47,6 +47,8 @@ pub(crate) struct Landed {
 #[derive(Default)]
 pub(crate) struct Store {
     cap: usize,
+    /// What a planned stop added to it.
+    raised: usize,
     held: BTreeMap<Place, Notice>,
     places: HashMap<NoticeKey, Place>,
     /// Places of held CONNECTED, oldest first, for eviction.
@@ -82,12 +84,17 @@ impl Store {
 
     /// The most that [`Store::load`] may be, newer notices of keys in flight left aside.
     pub(crate) fn cap(&self) -> usize {
-        self.cap
+        self.cap.saturating_add(self.raised)
+    }
+
+    /// Puts another cap in force. What is over it stays until it is sent.
+    pub(crate) fn limit(&mut self, cap: usize) {
+        self.cap = cap;
     }
 
     /// Makes room for `more` notices (STOP-2).
     pub(crate) fn raise_cap(&mut self, more: usize) {
-        self.cap = self.cap.saturating_add(more);
+        self.raised = self.raised.saturating_add(more);
     }
 
     /// Whether a notice of `key` is held or in flight.
@@ -103,7 +110,7 @@ impl Store {
             return Offered::Coalesced;
         }
         // A newer notice of a key in flight is never refused (NOTIFY-12).
-        if self.in_flight.contains_key(&key) || self.load() < self.cap {
+        if self.in_flight.contains_key(&key) || self.load() < self.cap() {
             self.push_back(notice);
             return Offered::Held;
         }

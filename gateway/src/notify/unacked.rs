@@ -81,13 +81,7 @@ impl Unacked {
     pub(crate) fn new(config: &config::Notify) -> Self {
         Self {
             cap: config.pending_max,
-            rules: Rules {
-                base: config.unacked_retry_base,
-                max: config.unacked_retry_max,
-                slow_after: config.unacked_slow_after,
-                slow_max: config.unacked_slow_max,
-                window: config.unacked_disconnected_window,
-            },
+            rules: Rules::of(config),
             entries: HashMap::new(),
             due: BTreeMap::new(),
             windows: BTreeMap::new(),
@@ -95,6 +89,20 @@ impl Unacked {
             out: 0,
             slow: 0,
         }
+    }
+
+    /// Puts other rules in force: for each notice at its next refusal, and for the windows of all
+    /// at once. Nothing leaves because of the cap.
+    pub(crate) fn limit(&mut self, config: &config::Notify) {
+        let before = self.rules.window;
+        self.cap = config.pending_max;
+        self.rules = Rules::of(config);
+        let window = self.rules.window;
+        // All windows move by as much, so their order stays.
+        let windows = std::mem::take(&mut self.windows).into_iter();
+        self.windows = windows
+            .map(|((end, number), key)| ((end - before + window, number), key))
+            .collect();
     }
 
     /// Notices in the set, those whose resend is in flight included.
@@ -298,6 +306,25 @@ impl Unacked {
 }
 
 impl Rules {
+    fn of(config: &config::Notify) -> Self {
+        let config::Notify {
+            pending_max: _,
+            probe_timeout: _,
+            unacked_retry_base: base,
+            unacked_retry_max: max,
+            unacked_slow_after: slow_after,
+            unacked_slow_max: slow_max,
+            unacked_disconnected_window: window,
+        } = *config;
+        Self {
+            base,
+            max,
+            slow_after,
+            slow_max,
+            window,
+        }
+    }
+
     /// The delay before the next resend of a notice refused just now; `None`: it is not worth
     /// another.
     fn delay(&self, entry: &mut Entry, now: Instant, chance: f64) -> Option<Duration> {
@@ -308,7 +335,8 @@ impl Rules {
             let part = SLOW_LEAST + (1.0 - SLOW_LEAST) * chance;
             return Some(self.slow_max.mul_f64(part));
         }
-        let widest = entry.previous * 3;
+        // A base that was raised meanwhile may be more than that.
+        let widest = self.base.max(entry.previous * 3);
         let delay = self.base + (widest - self.base).mul_f64(chance);
         entry.previous = delay.min(self.max);
         if connected {

@@ -111,7 +111,7 @@ impl Flight {
     ) -> Self {
         let probe = admission.as_ref().is_some_and(NoticeAdmission::is_probe);
         let usual = shared.upstream.rpc_timeout();
-        let probe_limit = Some(shared.probe_timeout).filter(|limit| probe && *limit < usual);
+        let probe_limit = Some(shared.probe_timeout()).filter(|limit| probe && *limit < usual);
         Self {
             shared: Arc::clone(shared),
             request: shared.sender.encode(&notice),

@@ -23,11 +23,13 @@ mod text;
 use std::fmt;
 use std::io::IsTerminal;
 use std::panic::Location;
+use std::sync::OnceLock;
 
 use tracing::Dispatch;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 pub use limit::limited;
@@ -74,11 +76,33 @@ pub enum LogError {
 pub fn init(level: &str, format: LogFormat) -> Result<(), LogError> {
     let filter = parse_filter(level)?;
     let colours = std::io::stderr().is_terminal();
+    let (dispatch, level) = dispatch(filter, format, colours, std::io::stderr);
     // The only error is that there is a subscriber already.
-    drop(dispatch(filter, format, colours, std::io::stderr).try_init());
+    if dispatch.try_init().is_ok() {
+        let _ = LEVEL.set(level);
+    }
     install_panic_hook();
     Ok(())
 }
+
+/// Writes lines of `level` from now on. Without effect in a process whose subscriber is not that
+/// of [`init`].
+///
+/// # Errors
+/// When `level` is no filter; nothing has changed then.
+pub(crate) fn set_level(level: &str) -> Result<(), LogError> {
+    let filter = parse_filter(level)?;
+    if let Some(set) = LEVEL.get() {
+        set(filter);
+    }
+    Ok(())
+}
+
+/// Puts another filter in force.
+type SetLevel = Box<dyn Fn(EnvFilter) + Send + Sync>;
+
+/// Of the subscriber of this process.
+static LEVEL: OnceLock<SetLevel> = OnceLock::new();
 
 /// Replaces the hook that prints a panic's payload by one that writes where it happened (LOG-5).
 pub fn install_panic_hook() {
@@ -118,7 +142,12 @@ fn parse_filter(level: &str) -> Result<EnvFilter, LogError> {
         .map_err(|source| LogError::Filter { level, source })
 }
 
-fn dispatch<W>(filter: EnvFilter, format: LogFormat, colours: bool, writer: W) -> Dispatch
+fn dispatch<W>(
+    filter: EnvFilter,
+    format: LogFormat,
+    colours: bool,
+    writer: W,
+) -> (Dispatch, SetLevel)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -126,14 +155,29 @@ where
         .with_env_filter(filter)
         .with_writer(writer);
     match format {
-        LogFormat::Text => lines.with_ansi(colours).into(),
-        LogFormat::Json => lines
-            .json()
-            .flatten_event(true)
-            .with_current_span(false)
-            .with_span_list(false)
-            .into(),
+        LogFormat::Text => {
+            let lines = lines.with_ansi(colours).with_filter_reloading();
+            let level = setter(lines.reload_handle());
+            (lines.into(), level)
+        }
+        LogFormat::Json => {
+            let lines = lines
+                .json()
+                .flatten_event(true)
+                .with_current_span(false)
+                .with_span_list(false)
+                .with_filter_reloading();
+            let level = setter(lines.reload_handle());
+            (lines.into(), level)
+        }
     }
+}
+
+fn setter<S: 'static>(handle: reload::Handle<EnvFilter, S>) -> SetLevel {
+    Box::new(move |filter| {
+        // The only errors: the subscriber is gone, or a thread panicked inside it.
+        let _ = handle.reload(filter);
+    })
 }
 
 #[cfg(test)]

@@ -290,6 +290,11 @@ families! {
     /// Ceiling on open connections in force
     listener_connections_max: IntGaugeVec = gauges("listener", &[]);
 
+    /// Reloads of the configuration that took effect
+    config_generation: IntGauge = gauge();
+    /// 1 while the last reload of the configuration was refused
+    config_last_reload_failed: IntGauge = gauge();
+
     /// 1 while new agents are refused for want of memory
     memory_shedding_active: IntGauge = gauge();
     /// Times that refusing began

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::metrics::Metrics;
+use crate::tuning::Pace;
 
 /// Resident anonymous memory of this process in bytes, the quantity that memory shedding samples
 /// too; `None` where the system has no `/proc/self/status`.
@@ -60,11 +61,21 @@ fn total_busy(runtime: &RuntimeMetrics) -> Duration {
 
 /// The running sampler. Dropped, it stops.
 #[derive(Debug)]
-pub struct Sampler(JoinHandle<()>);
+pub struct Sampler {
+    task: JoinHandle<()>,
+    pace: Pace,
+}
+
+impl Sampler {
+    /// Samples every `interval` from now on.
+    pub(crate) fn retune(&self, interval: Duration) {
+        self.pace.set(interval);
+    }
+}
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -76,11 +87,11 @@ pub fn spawn_sampler(
     interval: Duration,
     extra: impl Fn() + Send + 'static,
 ) -> Sampler {
-    Sampler(tokio::spawn(async move {
+    let pace = Pace::new(interval);
+    let mut ticks = pace.ticks();
+    let task = tokio::spawn(async move {
         let runtime = Handle::current().metrics();
         let mut busy = BusyShare::new(Instant::now(), total_busy(&runtime));
-        let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let share = busy.sample(Instant::now(), total_busy(&runtime), runtime.num_workers());
@@ -97,7 +108,8 @@ pub fn spawn_sampler(
             // The panic hook has written where it happened.
             let _ = catch_unwind(AssertUnwindSafe(&extra));
         }
-    }))
+    });
+    Sampler { task, pace }
 }
 
 fn as_gauge(value: u64) -> i64 {

@@ -81,7 +81,7 @@ impl Shared {
     /// registrations included; the others would be refused (BREAKER-8).
     pub(super) fn take(&self, now: Instant) -> Option<Entry> {
         let width = match self.upstream.breaker_state() {
-            BreakerState::Closed => self.width,
+            BreakerState::Closed => self.drip.load().width,
             BreakerState::HalfOpen => usize::from(self.upstream.admits_call()),
             BreakerState::Open { .. } => 0,
         };
@@ -177,7 +177,7 @@ impl Shared {
     /// (REPLAY-11).
     fn pause(&self) -> Duration {
         let chance = getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX));
-        self.start_jitter.mul_f64(chance)
+        self.drip.load().start_jitter.mul_f64(chance)
     }
 }
 

@@ -40,6 +40,11 @@ impl Guard {
         }
     }
 
+    /// Guards each session for `window` after its stamp, those made before included.
+    pub(crate) fn last_for(&mut self, window: Duration) {
+        self.window = window;
+    }
+
     /// A replay of the session is being sent.
     pub(crate) fn stamp(&mut self, session_id: &Arc<str>, now: Instant) {
         if self.made.len() >= MAX_STAMPS {
@@ -139,6 +144,19 @@ mod tests {
         guard.expire(start + WINDOW, None);
         assert!(guard.covers("1", start + WINDOW));
         assert!(!guard.covers("1", second + WINDOW));
+    }
+
+    #[test]
+    fn reload_3_another_window_holds_for_the_stamps_that_were_made() {
+        let start = Instant::now();
+        let mut guard = Guard::new(WINDOW);
+        guard.stamp(&session(1), start);
+        let later = start + Duration::from_secs(3);
+        guard.last_for(Duration::from_secs(2));
+        assert!(!guard.covers("1", later));
+        guard.last_for(Duration::from_secs(20));
+        assert!(guard.covers("1", later));
+        assert_eq!(guard.next_time(), Some(start + Duration::from_secs(20)));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod verdict;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
@@ -55,14 +56,29 @@ struct Shared {
     wake: Notify,
     /// A replay has ended.
     landed: Notify,
-    /// Replays on their way at most (REPLAY-11).
-    width: usize,
-    start_jitter: Duration,
+    drip: ArcSwap<Drip>,
     truncated: LineLimit,
     registry: Arc<Registry>,
     upstream: Upstream,
     notifier: Notifier,
     metrics: Arc<Metrics>,
+}
+
+/// How fast a drip is.
+#[derive(Debug)]
+struct Drip {
+    /// Replays on their way at most (REPLAY-11).
+    width: usize,
+    start_jitter: Duration,
+}
+
+impl Drip {
+    fn of(config: &config::Config) -> Self {
+        Self {
+            width: config.upstream.replay_concurrency,
+            start_jitter: config.replay.start_jitter,
+        }
+    }
 }
 
 impl Replayer {
@@ -80,8 +96,7 @@ impl Replayer {
             handed: tokio::sync::Mutex::new(handed),
             wake: Notify::new(),
             landed: Notify::new(),
-            width: config.upstream.replay_concurrency,
-            start_jitter: config.replay.start_jitter,
+            drip: ArcSwap::from_pointee(Drip::of(config)),
             truncated: LineLimit::new(TRUNCATED_EVERY),
             registry,
             upstream,
@@ -97,6 +112,15 @@ impl Replayer {
             verdicts,
             driver: Arc::new(driver),
         }
+    }
+
+    /// Puts another configuration in force. What is queued stays queued.
+    pub(crate) fn retune(&self, config: &config::Config) {
+        let shared = &self.shared;
+        shared.drip.store(Arc::new(Drip::of(config)));
+        shared.work(|queue| queue.limit(&config.replay));
+        // There may be room for more.
+        shared.wake.notify_one();
     }
 
     /// Counts the restarts of the driver at the node (GEN-3).

@@ -150,6 +150,17 @@ impl Queue {
         }
     }
 
+    /// Puts another configuration in force. What waits beyond a lowered bound stays.
+    pub(crate) fn limit(&mut self, config: &config::Replay) {
+        let config::Replay {
+            session_guard,
+            queue_max,
+            start_jitter: _,
+        } = *config;
+        self.max = queue_max;
+        self.guard.last_for(session_guard);
+    }
+
     /// Replays that wait for their turn.
     pub(crate) fn depth(&self) -> usize {
         self.waiting.len()

@@ -5,6 +5,7 @@
 //! meanwhile. Must never end a session or announce one: [`super::pump`] does.
 
 use std::fmt;
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -14,6 +15,7 @@ use super::live::Session;
 use super::owner::OwnerContext;
 use super::pump::key_of;
 use crate::config;
+use crate::tuning::Ceiling;
 use crate::upstream::CallError;
 
 /// Sessions that are recovered at once. Each looks at the store of notices whenever one has left,
@@ -25,8 +27,7 @@ const AT_ONCE: usize = 64;
 pub(crate) struct Recovery {
     turns: Semaphore,
     /// As many as may be in flight: beside the replays no more fit into their lane.
-    presenting: Semaphore,
-    call_timeout: std::time::Duration,
+    presenting: Arc<Ceiling>,
 }
 
 /// Why a session was not recovered.
@@ -60,16 +61,20 @@ impl Recovery {
     pub(crate) fn new(config: &config::Upstream) -> Self {
         Self {
             turns: Semaphore::new(AT_ONCE),
-            presenting: Semaphore::new(config.replay_concurrency),
-            call_timeout: config.call_timeout,
+            presenting: Ceiling::new(config.replay_concurrency),
         }
+    }
+
+    /// Puts another configuration in force.
+    pub(crate) fn retune(&self, config: &config::Upstream) {
+        self.presenting.resize(config.replay_concurrency);
     }
 }
 
 /// Waits for the predecessor's DISCONNECTED and presents the session to the server. Afterwards its
 /// CONNECTED is due. The route stays all the time, so that commands and heartbeats go on (OWNER-6).
 pub(super) async fn recover(session: &Session, context: &OwnerContext) -> Result<(), NotRecovered> {
-    // These are never closed, so there is always a permit.
+    // It is never closed, so there is always a permit.
     let _turn = context.recovery.turns.acquire().await;
     // Sooner, the CONNECTED would take the place of that one (NOTIFY-3).
     context.notifier.settled(&key_of(session)).await;
@@ -81,10 +86,9 @@ pub(super) async fn recover(session: &Session, context: &OwnerContext) -> Result
 }
 
 async fn present(session: &Session, context: &OwnerContext) -> Result<(), NotRecovered> {
-    let recovery = &context.recovery;
-    let _place = recovery.presenting.acquire().await;
+    let _place = context.recovery.presenting.take().await;
     let request = session.registration.request.clone();
-    let deadline = Instant::now() + recovery.call_timeout;
+    let deadline = Instant::now() + context.upstream.call_timeout();
     // A newer session must not lose the agent to this one.
     let wanted = || context.registry.is_current(session);
     let answer = context

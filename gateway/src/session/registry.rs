@@ -138,6 +138,11 @@ impl Registry {
         }
     }
 
+    /// Puts other limits in force, for registrations that come from now on.
+    pub(crate) fn retune(&self, limits: TableLimits) {
+        self.table().limit(limits);
+    }
+
     fn table(&self) -> MutexGuard<'_, Table<Arc<Session>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

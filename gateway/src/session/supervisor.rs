@@ -3,7 +3,8 @@
 //! Responsible for seeing that too many owners die, and for having all of them replaced then. Has
 //! no task of its own, so it can not die alone. Must never decide about one session.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::error;
@@ -15,38 +16,57 @@ use crate::supervise::{Intensity, NodeSupervisor};
 /// Counts the owners that are restarted.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    intensity: Mutex<Intensity>,
-    limits: config::Session,
+    limits: Mutex<Limits>,
     node: NodeSupervisor,
+}
+
+#[derive(Debug)]
+struct Limits {
+    max: u32,
+    period: Duration,
+    intensity: Intensity,
 }
 
 impl Supervisor {
     pub(crate) fn new(config: &config::Session, node: NodeSupervisor) -> Self {
-        let max = config.restart_intensity as usize;
+        let (max, period) = (config.restart_intensity, config.restart_period);
         Self {
-            intensity: Mutex::new(Intensity::new(max, config.restart_period)),
-            limits: config.clone(),
+            limits: Mutex::new(Limits {
+                max,
+                period,
+                intensity: Intensity::new(max as usize, period),
+            }),
             node,
         }
+    }
+
+    /// Puts other limits in force; restarts that were counted stay so.
+    pub(crate) fn retune(&self, config: &config::Session) {
+        let mut limits = self.limits();
+        (limits.max, limits.period) = (config.restart_intensity, config.restart_period);
+        limits
+            .intensity
+            .limit(config.restart_intensity as usize, config.restart_period);
+    }
+
+    fn limits(&self) -> MutexGuard<'_, Limits> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An owner is restarted. One too many, and every owner is: what they all stand on may be
     /// broken. That counts as one restart of a top-level task (GEN-3).
     pub(super) fn restarted(&self, roster: &Roster) {
-        let mut intensity = self
-            .intensity
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let admitted = intensity.admit(Instant::now());
-        drop(intensity);
+        let mut limits = self.limits();
+        let admitted = limits.intensity.admit(Instant::now());
+        let (max, period) = (limits.max, limits.period);
+        drop(limits);
         if admitted {
             return;
         }
         error!(
-            "session owners restarted more than {} times in {} s; all are ended, and their sessions \
-             recovered",
-            self.limits.restart_intensity,
-            self.limits.restart_period.as_secs()
+            "session owners restarted more than {max} times in {} s; all are ended, and their \
+             sessions recovered",
+            period.as_secs()
         );
         self.node.restarted();
         roster.replace_owners();
@@ -55,8 +75,6 @@ impl Supervisor {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures_util::FutureExt;
 
     use super::super::live::Control;
@@ -92,6 +110,25 @@ mod tests {
         supervisor.restarted(&roster);
         supervisor.restarted(&roster);
         assert_eq!(session.asked().now_or_never(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reload_3_other_limits_count_what_was_counted() {
+        let (registry, roster) = (registry(), Roster::default());
+        let session = connect(&registry, "agent", "s", ConnectionKey::next());
+        roster.add(&session);
+        let supervisor = supervisor(&NodeSupervisor::new());
+        let limit = |max| config::Session {
+            restart_intensity: max,
+            ..config::Config::default().session
+        };
+        supervisor.restarted(&roster);
+        supervisor.retune(&limit(3));
+        supervisor.restarted(&roster);
+        supervisor.restarted(&roster);
+        assert_eq!(session.asked().now_or_never(), None);
+        supervisor.restarted(&roster);
+        assert_eq!(session.asked().now_or_never(), Some(Control::Replace));
     }
 
     #[tokio::test(start_paused = true)]

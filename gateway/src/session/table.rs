@@ -138,7 +138,8 @@ pub(crate) struct Table<L> {
     commits: BTreeMap<u64, Arc<str>>,
     live: BTreeMap<Arc<str>, Live<L>>,
     connections: HashMap<ConnectionKey, ConnectionRows>,
-    /// All graces are equal, so the oldest is always first.
+    /// Connections that closed, with the time; the grace is the same for all, so the oldest is
+    /// always first.
     graces: VecDeque<(Instant, ConnectionKey)>,
 }
 
@@ -155,6 +156,11 @@ impl<L: Clone> Table<L> {
             connections: HashMap::new(),
             graces: VecDeque::new(),
         }
+    }
+
+    /// Puts other limits in force. No row is taken back.
+    pub(crate) fn limit(&mut self, limits: TableLimits) {
+        self.limits = limits;
     }
 
     fn number(&mut self) -> u64 {
@@ -350,13 +356,15 @@ impl<L: Clone> Table<L> {
         if self.limits.grace.is_zero() {
             self.drop_connection(connection);
         } else if !(rows.reserved.is_empty() && rows.pending.is_empty()) {
-            self.graces.push_back((now + self.limits.grace, connection));
+            self.graces.push_back((now, connection));
         }
     }
 
     /// Removes what has expired (REG-8, REG-16, CAP-7) and gives memory of bursts back.
     pub(crate) fn sweep(&mut self, now: Instant) {
-        while let Some((_, connection)) = self.graces.pop_front_if(|(at, _)| *at <= now) {
+        let grace = self.limits.grace;
+        let over = |(closed, _): &mut (Instant, _)| *closed + grace <= now;
+        while let Some((_, connection)) = self.graces.pop_front_if(over) {
             self.drop_connection(connection);
         }
         while let Some((stamp, row)) = self.reserved.first_key_value()

@@ -15,7 +15,8 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Compares memory with the marks.
 #[derive(Debug)]
 pub(super) struct Shedder {
-    marks: Marks,
+    /// `None`: nothing is compared.
+    marks: Option<Marks>,
     shedding: bool,
 }
 
@@ -30,17 +31,23 @@ pub(super) enum Change {
 
 impl Shedder {
     /// `shedding`: a listener is suspended already, so it goes on (SHED-10).
-    pub(super) fn new(marks: Marks, shedding: bool) -> Self {
+    pub(super) fn new(marks: Option<Marks>, shedding: bool) -> Self {
         Self { marks, shedding }
     }
 
-    /// Takes one sample, in bytes.
+    /// Compares with these from the next sample on.
+    pub(super) fn compare_with(&mut self, marks: Option<Marks>) {
+        self.marks = marks;
+    }
+
+    /// Takes one sample, in bytes. Without marks agents are admitted.
     pub(super) fn sample(&mut self, used: u64) -> Option<Change> {
-        if !self.shedding && used > self.marks.high {
+        let (high, low) = self.marks.map_or((u64::MAX, u64::MAX), |m| (m.high, m.low));
+        if !self.shedding && used > high {
             self.shedding = true;
             return Some(Change::Began);
         }
-        if self.shedding && used <= self.marks.low {
+        if self.shedding && used <= low {
             self.shedding = false;
             return Some(Change::Ended);
         }
@@ -93,7 +100,7 @@ mod tests {
 
     #[test]
     fn shed_1_begins_above_the_high_mark_and_ends_at_the_low_one() {
-        let mut shedder = Shedder::new(MARKS, false);
+        let mut shedder = Shedder::new(Some(MARKS), false);
         for (used, change, shedding) in [
             (75, None, false),
             (76, Some(Change::Began), true),
@@ -111,10 +118,21 @@ mod tests {
 
     #[test]
     fn shed_10_a_suspended_listener_is_opened_at_the_low_mark() {
-        let mut shedder = Shedder::new(MARKS, true);
+        let mut shedder = Shedder::new(Some(MARKS), true);
         assert_eq!(shedder.sample(70), None);
         assert!(shedder.is_shedding());
         assert_eq!(shedder.sample(65), Some(Change::Ended));
+    }
+
+    #[test]
+    fn other_marks_hold_from_the_next_sample_on_and_none_admit() {
+        let mut shedder = Shedder::new(Some(MARKS), false);
+        assert_eq!(shedder.sample(70), None);
+        shedder.compare_with(Some(Marks { high: 69, low: 60 }));
+        assert_eq!(shedder.sample(70), Some(Change::Began));
+        shedder.compare_with(None);
+        assert_eq!(shedder.sample(70), Some(Change::Ended));
+        assert_eq!(shedder.sample(u64::MAX), None);
     }
 
     #[test]

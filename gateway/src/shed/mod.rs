@@ -7,24 +7,52 @@
 mod core;
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::config::{self, Marks, Memory, Plan, Service};
 use crate::edge::listener::RunningListener;
 use crate::observe::metrics::Metrics;
 use crate::supervise::{Kept, NodeSupervisor, keep_running};
+use crate::tuning::Pace;
 use core::{Change, Say, Shedder, Trouble};
 
 /// Listeners with what they serve.
 pub(crate) type Listeners = Arc<Vec<(config::Listener, RunningListener)>>;
 
-/// The running shedder. Dropped, it stops and leaves the listeners as they are.
+/// The running shedder. Dropped, it stops and leaves the listeners as they are. `None` where no
+/// listener may be closed.
 #[derive(Debug)]
-pub(crate) struct MemoryShedder(Option<Kept>);
+pub(crate) struct MemoryShedder(Option<Running>);
+
+#[derive(Debug)]
+struct Running {
+    task: Kept,
+    rules: Arc<Rules>,
+    metrics: Arc<Metrics>,
+}
+
+/// What is in force.
+#[derive(Debug)]
+struct Rules {
+    pace: Pace,
+    plan: Mutex<Plan>,
+}
+
+impl Rules {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn marks(&self) -> Option<Marks> {
+        match *self.plan() {
+            Plan::Active(marks) => Some(marks),
+            Plan::Disabled | Plan::Inactive => None,
+        }
+    }
+}
 
 impl MemoryShedder {
     /// Starts to sample `used`, the memory of this process in bytes.
@@ -38,52 +66,82 @@ impl MemoryShedder {
         if !listeners.iter().any(|(config, _)| may_shed(config)) {
             return Self(None);
         }
-        let marks = match memory.shedding.plan(memory.limit) {
-            Plan::Disabled => return Self(None),
-            Plan::Inactive => {
-                metrics.memory_shedding_inactive.set(1);
-                warn!("gateway memory shedding is inactive: memory_limit_unknown");
-                return Self(None);
-            }
-            Plan::Active(marks) => marks,
-        };
-        say_active(memory, marks);
-        metrics
-            .memory_shedding_high_water_bytes
-            .set(gauge(marks.high));
-        metrics
-            .memory_shedding_low_water_bytes
-            .set(gauge(marks.low));
-        let (listeners, metrics) = (Arc::clone(listeners), Arc::clone(metrics));
-        let (every, used) = (memory.shedding.interval, Arc::new(used));
-        Self(Some(keep_running("memory shedder", move || {
+        let plan = memory.shedding.plan(memory.limit);
+        let rules = Arc::new(Rules {
+            pace: Pace::new(memory.shedding.interval),
+            plan: Mutex::new(plan),
+        });
+        say(memory, plan, metrics);
+        let (listeners, counted) = (Arc::clone(listeners), Arc::clone(metrics));
+        let (held, used) = (Arc::clone(&rules), Arc::new(used));
+        let task = keep_running("memory shedder", move || {
             let suspended = listeners
                 .iter()
                 .any(|(_, listener)| listener.is_suspended());
             let shed = Shed {
-                shedder: Shedder::new(marks, suspended),
+                shedder: Shedder::new(held.marks(), suspended),
                 resuming: Trouble::default(),
-                every,
+                rules: Arc::clone(&held),
                 listeners: Arc::clone(&listeners),
-                metrics: Arc::clone(&metrics),
+                metrics: Arc::clone(&counted),
             };
             shed.run(Arc::clone(&used))
-        })))
+        });
+        Self(Some(Running {
+            task,
+            rules,
+            metrics: Arc::clone(metrics),
+        }))
+    }
+
+    /// Compares with the marks of `memory` from the next sample on. Without any, or switched off,
+    /// closed listeners are opened.
+    pub(crate) fn retune(&self, memory: &Memory) {
+        let Some(running) = &self.0 else { return };
+        running.rules.pace.set(memory.shedding.interval);
+        let plan = memory.shedding.plan(memory.limit);
+        let before = std::mem::replace(&mut *running.rules.plan(), plan);
+        if before != plan {
+            say(memory, plan, &running.metrics);
+        }
     }
 
     /// Counts its restarts at the node (GEN-3).
     pub(crate) fn supervise(&self, node: &NodeSupervisor) {
-        if let Some(task) = &self.0 {
-            node.watch(task);
+        if let Some(running) = &self.0 {
+            node.watch(&running.task);
         }
     }
 
     /// Stops it (STOP-3).
     pub(crate) fn stop(&self) {
-        if let Some(task) = &self.0 {
-            task.stop();
+        if let Some(running) = &self.0 {
+            running.task.stop();
         }
     }
+}
+
+/// Shows a plan in the log and in the gauges (SHED-8, SHED-11).
+fn say(memory: &Memory, plan: Plan, metrics: &Metrics) {
+    let marks = match plan {
+        Plan::Disabled => {
+            info!("memory shedding is switched off");
+            None
+        }
+        Plan::Inactive => {
+            warn!("gateway memory shedding is inactive: memory_limit_unknown");
+            None
+        }
+        Plan::Active(marks) => {
+            say_active(memory, marks);
+            Some(marks)
+        }
+    };
+    let inactive = &metrics.memory_shedding_inactive;
+    inactive.set(i64::from(plan == Plan::Inactive));
+    let (high, low) = marks.map_or((0, 0), |marks| (gauge(marks.high), gauge(marks.low)));
+    metrics.memory_shedding_high_water_bytes.set(high);
+    metrics.memory_shedding_low_water_bytes.set(low);
 }
 
 fn may_shed(listener: &config::Listener) -> bool {
@@ -126,17 +184,21 @@ fn gauge(bytes: u64) -> i64 {
 struct Shed {
     shedder: Shedder,
     resuming: Trouble,
-    every: Duration,
+    rules: Arc<Rules>,
     listeners: Listeners,
     metrics: Arc<Metrics>,
 }
 
 impl Shed {
     async fn run(mut self, used: Arc<impl Fn() -> Option<u64> + Send + Sync>) {
-        let mut ticks = interval(self.every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = self.rules.pace.ticks();
         loop {
             ticks.tick().await;
+            let marks = self.rules.marks();
+            self.shedder.compare_with(marks);
+            if marks.is_none() && !self.shedder.is_shedding() {
+                continue;
+            }
             // A sample that fails changes nothing.
             if let Some(used) = used() {
                 self.tick(used).await;
@@ -198,7 +260,7 @@ impl Shed {
                         listener,
                         %error,
                         "could not resume agent listener(s), retrying every {} ms",
-                        self.every.as_millis()
+                        self.rules.pace.every().as_millis()
                     );
                 }
             }

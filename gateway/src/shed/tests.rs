@@ -2,6 +2,7 @@ use std::future::{Future, ready};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};

@@ -22,6 +22,11 @@ impl Intensity {
         }
     }
 
+    /// From now on at most `max` within `period`; what was counted stays.
+    pub(crate) fn limit(&mut self, max: usize, period: Duration) {
+        (self.max, self.period) = (max, period);
+    }
+
     /// Counts a restart at `now`. False: it is one too many, and the count begins anew.
     pub(crate) fn admit(&mut self, now: Instant) -> bool {
         let over = |at: &mut Instant| now.duration_since(*at) >= self.period;

@@ -144,6 +144,21 @@ impl Breaker {
         }
     }
 
+    /// Other times and another threshold, for what comes: an open state ends when it said it would.
+    pub(crate) fn retune(&mut self, config: &config::Breaker) {
+        let base = config.reset_timeout;
+        self.threshold = config.failure_threshold.max(1);
+        self.max = config.max_reset_timeout.max(base);
+        // Nobody is blamed: the next open state is a first one.
+        let first = self.open_for == self.base;
+        self.base = base;
+        self.open_for = if first {
+            base
+        } else {
+            self.open_for.clamp(base, self.max)
+        };
+    }
+
     /// The state now in force.
     pub(crate) fn state(&self) -> BreakerState {
         self.state

@@ -38,6 +38,11 @@ impl Circuit {
         })
     }
 
+    /// Puts another configuration in force.
+    pub(crate) fn retune(&self, config: &config::Breaker) {
+        self.lock().retune(config);
+    }
+
     /// The state last published (BREAKER-12).
     pub(crate) fn state(&self) -> BreakerState {
         *self.state.borrow()

@@ -7,6 +7,7 @@
 //! that may have reached the server.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
@@ -32,7 +33,7 @@ const CONNECTIONS_MAX: usize = 3;
 pub(crate) struct Client {
     /// `None`: no endpoint is configured.
     channel: Option<Channel>,
-    max_answer: usize,
+    max_answer: AtomicUsize,
     metrics: Arc<Metrics>,
 }
 
@@ -40,9 +41,14 @@ impl Client {
     pub(crate) fn new(channel: Option<Channel>, max_answer: usize, metrics: Arc<Metrics>) -> Self {
         Self {
             channel,
-            max_answer,
+            max_answer: AtomicUsize::new(max_answer),
             metrics,
         }
+    }
+
+    /// From now on answers have at most `max_answer` bytes.
+    pub(crate) fn retune(&self, max_answer: usize) {
+        self.max_answer.store(max_answer, Ordering::Relaxed);
     }
 
     /// Whether there is a server to call.
@@ -101,8 +107,9 @@ impl Client {
             until,
             sent,
         } = begun;
+        let max_answer = self.max_answer.load(Ordering::Relaxed);
         let result = match sent {
-            Ok(sent) => timeout_at(until, sent.answer(rpc, self.max_answer))
+            Ok(sent) => timeout_at(until, sent.answer(rpc, max_answer))
                 .await
                 .unwrap_or(Err(CallError::Timeout)),
             Err(error) => Err(error),

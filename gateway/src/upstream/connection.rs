@@ -126,6 +126,11 @@ impl Connection {
         Ok((connection, condition))
     }
 
+    /// At most so many calls are on it at once from now on.
+    pub(crate) fn retune(&self, max_streams: usize) {
+        self.ledger.configure(max_streams);
+    }
+
     /// Takes a stream's place in the ledger.
     pub(crate) fn open(&self) -> Result<Slot, TooManyStreams> {
         self.ledger.open()

@@ -36,7 +36,7 @@ pub(super) fn forward(inner: &Arc<Inner>, slots: &Arc<Semaphore>, agent_id: &str
     let (inner, request) = (Arc::clone(inner), wrapped(agent_id, frame));
     tokio::spawn(async move {
         let _slot = slot;
-        let until = Instant::now() + inner.rpc_timeout;
+        let until = Instant::now() + inner.rpc_timeout();
         // Counted and logged there; nothing else depends on it (GUARD-5).
         let _ = inner.client.call(Rpc::Guardian, request, None, until).await;
     });

@@ -30,7 +30,7 @@ pub(crate) const KEEP_ALIVE: KeepAlive = KeepAlive {
     timeout: Duration::from_secs(20),
 };
 
-/// What the channel is told once.
+/// What the channel is told. Endpoints and TLS stay as they were told first.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Where the server is, in order of preference; not empty.
@@ -54,7 +54,7 @@ pub(crate) struct Settings {
 /// Keeps the connection up.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    settings: Settings,
+    settings: watch::Sender<Arc<Settings>>,
     state: watch::Sender<State>,
     lanes: Arc<Lanes>,
     metrics: Arc<Metrics>,
@@ -88,7 +88,7 @@ impl Keeper {
     ) -> (Channel, Self) {
         let (channel, state) = Channel::new();
         let keeper = Self {
-            settings,
+            settings: watch::Sender::new(Arc::new(settings)),
             state,
             lanes,
             metrics,
@@ -97,10 +97,25 @@ impl Keeper {
         (channel, keeper)
     }
 
+    /// Puts other settings in force: for the next attempt, and on the live connection how many
+    /// streams are used.
+    pub(crate) fn retune(&self, change: impl FnOnce(&mut Settings)) {
+        self.settings
+            .send_modify(|settings| change(Arc::make_mut(settings)));
+        let max_streams = self.settings().max_streams;
+        if let State::Live(connection) = &*self.state.borrow() {
+            connection.retune(max_streams);
+        }
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.borrow())
+    }
+
     /// Dials, watches, dials again; never returns.
     pub(crate) async fn run(&self) {
         let mut redial = Redial::new();
-        let mut order = Order::new(self.settings.endpoints.len());
+        let mut order = Order::new(self.settings().endpoints.len());
         loop {
             self.state.send_replace(State::Connecting);
             let (at, error, pause) = match self.round(&order).await {
@@ -109,7 +124,7 @@ impl Keeper {
             };
             if !told_elsewhere(&error) {
                 tracing::warn!(
-                    endpoint = %self.settings.endpoints[at],
+                    endpoint = %self.settings().endpoints[at],
                     reason = %error.text,
                     redial_in_ms = pause.as_millis() as u64,
                     "no upstream connection"
@@ -131,7 +146,7 @@ impl Keeper {
                 Err(error) if tried + 1 == round.len() => return Err((*at, error)),
                 Err(error) if told_elsewhere(&error) => {}
                 Err(error) => tracing::warn!(
-                    endpoint = %self.settings.endpoints[*at],
+                    endpoint = %self.settings().endpoints[*at],
                     reason = %error.text,
                     "upstream endpoint cannot be reached; trying the next one"
                 ),
@@ -153,7 +168,7 @@ impl Keeper {
             order.connected(at);
             self.show(Some(at));
             tracing::info!(
-                endpoint = %self.settings.endpoints[at],
+                endpoint = %self.settings().endpoints[at],
                 standby = at > 0,
                 "upstream connected"
             );
@@ -180,6 +195,7 @@ impl Keeper {
     }
 
     async fn connect(&self, at: usize) -> Result<Made, ConnectError> {
+        let settings = self.settings();
         let Settings {
             endpoints,
             connect_timeout,
@@ -188,7 +204,7 @@ impl Keeper {
             max_streams,
             tls,
             ..
-        } = &self.settings;
+        } = &*settings;
         let endpoint = &endpoints[at];
         let authority = endpoint
             .to_string()
@@ -250,7 +266,10 @@ impl Keeper {
             // Once, and after the limit is in force. Calls own it from now on: whatever takes its
             // place in the channel ends it.
             if let Some(connection) = connection.take() {
-                self.state.send_replace(State::Live(connection));
+                self.state
+                    .send_replace(State::Live(Arc::clone(&connection)));
+                // Settings that changed while it was made.
+                connection.retune(self.settings().max_streams);
             }
             tokio::select! {
                 changed = condition.changed() => if changed.is_err() {
@@ -263,12 +282,21 @@ impl Keeper {
 
     /// A connection to a preferred endpoint, once there is one.
     async fn preferred(&self, order: &Order) -> Made {
-        let after = self.settings.failback_after;
-        if after.is_zero() || order.preferred().is_empty() {
-            return std::future::pending().await;
-        }
+        let mut settings = self.settings.subscribe();
         loop {
-            sleep(after).await;
+            let after = settings.borrow_and_update().failback_after;
+            let due = async {
+                if after.is_zero() || order.preferred().is_empty() {
+                    std::future::pending().await
+                } else {
+                    sleep(after).await
+                }
+            };
+            tokio::select! {
+                // The sender lives as long as the keeper.
+                _ = settings.changed() => continue,
+                () = due => {}
+            }
             for at in order.preferred() {
                 if let Ok(made) = self.connect(at).await {
                     return made;
@@ -281,7 +309,7 @@ impl Keeper {
     fn show(&self, active: Option<usize>) {
         let gauges = &self.metrics.upstream_endpoint_active;
         let gauge = |endpoint: &Endpoint| gauges.with_label_values(&[&endpoint.to_string()]);
-        let endpoints = &self.settings.endpoints;
+        let endpoints = &self.settings().endpoints;
         // All of them first: one may be configured twice.
         endpoints.iter().for_each(|endpoint| gauge(endpoint).set(0));
         if let Some(active) = active {
@@ -294,7 +322,7 @@ impl Keeper {
         self.metrics
             .upstream_server_max_streams
             .set(server.map_or(0, i64::from));
-        let wanted = self.settings.max_streams;
+        let wanted = self.settings().max_streams;
         match server {
             None => {}
             Some(streams) if (streams as usize) < wanted => tracing::warn!(

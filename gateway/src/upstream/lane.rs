@@ -19,14 +19,21 @@ use crate::observe::metrics::Metrics;
 /// The permits of all classes, shared.
 #[derive(Debug)]
 pub(crate) struct Lanes {
-    /// In force while the server's limit is unknown.
-    configured: Limits,
     /// Streams that need no permit.
     reserved: usize,
-    pool: Mutex<Pool<oneshot::Sender<()>>>,
+    state: Mutex<State>,
     /// Live registers and inventories in the queue, published for the slow-server detector.
     live_waiting: AtomicUsize,
     meters: [Meters; 3],
+}
+
+#[derive(Debug)]
+struct State {
+    /// In force while the server's limit is unknown.
+    configured: Limits,
+    /// The server's limit, where it is known.
+    server: Option<u32>,
+    pool: Pool<oneshot::Sender<()>>,
 }
 
 #[derive(Debug)]
@@ -58,25 +65,18 @@ struct Place<'a> {
 impl Lanes {
     /// The permits of `config` beside `reserved` streams that need none.
     pub(crate) fn new(config: &config::Upstream, reserved: usize, metrics: &Metrics) -> Arc<Self> {
-        let configured = Limits {
-            register: config.register_concurrency,
-            inventory: config.inventory_concurrency,
-            replay: config.replay_concurrency,
-        };
-        let queues = Limits {
-            register: config.register_queue,
-            inventory: config.inventory_queue,
-            // Replays and recoveries of sessions each keep no more calls than that.
-            replay: 2 * config.replay_concurrency,
-        };
+        let (configured, queues) = limits(config);
         let lanes = Self {
-            configured,
             reserved,
-            pool: Mutex::new(Pool::new(configured, queues)),
+            state: Mutex::new(State {
+                configured,
+                server: None,
+                pool: Pool::new(configured, queues),
+            }),
             live_waiting: AtomicUsize::new(0),
             meters: Class::ALL.map(|class| Meters::new(class.label(), metrics)),
         };
-        lanes.tell(configured, None);
+        lanes.tell(configured, configured, None);
         Arc::new(lanes)
     }
 
@@ -109,21 +109,37 @@ impl Lanes {
 
     /// Refuses everybody from now on, those in the queue included (PERMIT-13).
     pub(crate) fn stop(&self) {
-        self.lock().stop();
+        self.lock().pool.stop();
     }
 
     /// Follows the server's stream limit; `None` is unknown or unlimited (PERMIT-8, PERMIT-12).
     pub(crate) fn follow(&self, server: Option<u32>) {
-        let limits = self.configured.within(server, self.reserved);
-        {
-            let mut pool = self.lock();
-            if pool.limits() == limits {
-                return;
-            }
-            pool.limit(limits);
-            self.serve(&mut pool);
+        self.limit(|state| state.server = server);
+    }
+
+    /// Puts another configuration in force, within the server's limit. No permit that is held and
+    /// no place in a queue is taken back.
+    pub(crate) fn retune(&self, config: &config::Upstream) {
+        let (configured, queues) = limits(config);
+        self.limit(|state| {
+            state.configured = configured;
+            state.pool.limit_queues(queues);
+        });
+    }
+
+    /// Works out the limits anew after `change`.
+    fn limit(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let (configured, server) = (state.configured, state.server);
+        let limits = configured.within(server, self.reserved);
+        if state.pool.limits() == limits {
+            return;
         }
-        self.tell(limits, server);
+        state.pool.limit(limits);
+        self.serve(&mut state.pool);
+        drop(state);
+        self.tell(limits, configured, server);
     }
 
     /// Whether a live register or an inventory waits (SLOW-1).
@@ -175,9 +191,9 @@ impl Lanes {
     }
 
     fn ask(&self, class: Class, waiter: oneshot::Sender<()>) -> Asked {
-        let mut pool = self.lock();
+        let pool = &mut self.lock().pool;
         let asked = pool.ask(class, waiter);
-        self.publish(&pool);
+        self.publish(pool);
         asked
     }
 
@@ -200,7 +216,7 @@ impl Lanes {
         self.live_waiting.store(live, Ordering::Relaxed);
     }
 
-    fn tell(&self, limits: Limits, server: Option<u32>) {
+    fn tell(&self, limits: Limits, configured: Limits, server: Option<u32>) {
         let Limits {
             register,
             inventory,
@@ -210,7 +226,7 @@ impl Lanes {
             meters.limit.set(limit as i64);
         }
         match server {
-            Some(server) if limits != self.configured => tracing::warn!(
+            Some(server) if limits != configured => tracing::warn!(
                 "Upstream permits lowered to the server's stream limit: register {register} \
                  (replay {replay}), inventory {inventory}; the server allows {server} streams, \
                  {} are reserved",
@@ -224,9 +240,25 @@ impl Lanes {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pool<oneshot::Sender<()>>> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Permits, and the queues before them.
+fn limits(config: &config::Upstream) -> (Limits, Limits) {
+    let permits = Limits {
+        register: config.register_concurrency,
+        inventory: config.inventory_concurrency,
+        replay: config.replay_concurrency,
+    };
+    let queues = Limits {
+        register: config.register_queue,
+        inventory: config.inventory_queue,
+        // Replays and recoveries of sessions each keep no more calls than that.
+        replay: 2 * config.replay_concurrency,
+    };
+    (permits, queues)
 }
 
 impl Meters {
@@ -256,18 +288,18 @@ impl Meters {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            let mut pool = self.lanes.lock();
+            let pool = &mut self.lanes.lock().pool;
             pool.leave(self.class, ticket);
-            self.lanes.serve(&mut pool);
+            self.lanes.serve(pool);
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut pool = self.lanes.lock();
+        let pool = &mut self.lanes.lock().pool;
         pool.release(self.class);
-        self.lanes.serve(&mut pool);
+        self.lanes.serve(pool);
     }
 }
 
@@ -366,6 +398,38 @@ mod tests {
             refused.with_label_values(&["register", "queue_full"]).get(),
             1
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reload_8_other_permits_serve_who_waits_and_take_nothing_back() {
+        let (lane, metrics) = lane(1, 1);
+        let config = |permits: usize, queue: usize| config::Upstream {
+            register_concurrency: permits,
+            register_queue: queue,
+            ..config::Config::default().upstream
+        };
+        let ask = || Box::pin(lane.acquire(Class::Register, after(60_000)));
+        let mut held = vec![ask().await.unwrap()];
+        let mut second = ask();
+        assert!(second.as_mut().now_or_never().is_none());
+        assert_eq!(ask().await.unwrap_err(), CallError::QueueFull);
+        lane.retune(&config(2, 2));
+        held.push(second.now_or_never().unwrap().unwrap());
+        let mut third = ask();
+        assert!(third.as_mut().now_or_never().is_none());
+        lane.retune(&config(1, 0));
+        assert_eq!(ask().await.unwrap_err(), CallError::QueueFull);
+        held.pop();
+        assert!(third.as_mut().now_or_never().is_none(), "one is held");
+        held.pop();
+        third.now_or_never().unwrap().unwrap();
+        // The server's limit counts as before: 61 streams are reserved.
+        lane.follow(Some(61 + 20));
+        lane.retune(&config(32, 10));
+        let limit = metrics
+            .upstream_permit_limit
+            .with_label_values(&["register"]);
+        assert_eq!(limit.get(), 16, "20 of 32 and 8");
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,15 +5,22 @@
 //! given back by [`Drop`], so a call that ends for any reason frees it. Must never take back a
 //! slot when the limit shrinks (PERMIT-10): the server lets streams over a lowered limit finish.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The streams of one connection.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    configured: usize,
+    /// The configured number and the server's, of which the smaller is in force.
+    bounds: Mutex<Bounds>,
     limit: AtomicUsize,
     open: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Bounds {
+    configured: usize,
+    announced: usize,
 }
 
 /// The ledger is full: nothing was sent.
@@ -28,7 +35,10 @@ impl Ledger {
     /// A ledger that admits `configured` streams until the server announces fewer.
     pub(crate) fn new(configured: usize) -> Arc<Self> {
         Arc::new(Self {
-            configured,
+            bounds: Mutex::new(Bounds {
+                configured,
+                announced: usize::MAX,
+            }),
             limit: AtomicUsize::new(configured),
             open: AtomicUsize::new(0),
         })
@@ -37,8 +47,19 @@ impl Ledger {
     /// Follows what the server announced; `None` is unknown or unlimited.
     pub(crate) fn announce(&self, server: Option<u32>) {
         let announced = server.map_or(usize::MAX, |max| max as usize);
-        self.limit
-            .store(self.configured.min(announced), Ordering::Release);
+        self.bound(|bounds| bounds.announced = announced);
+    }
+
+    /// Admits `configured` streams from now on, or as many as the server announced.
+    pub(crate) fn configure(&self, configured: usize) {
+        self.bound(|bounds| bounds.configured = configured);
+    }
+
+    fn bound(&self, change: impl FnOnce(&mut Bounds)) {
+        let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut bounds);
+        let limit = bounds.configured.min(bounds.announced);
+        self.limit.store(limit, Ordering::Release);
     }
 
     /// Takes a slot, or refuses at once.
@@ -78,6 +99,20 @@ mod tests {
         assert_eq!(ledger.open().unwrap_err(), TooManyStreams);
         drop(slots);
         assert_eq!(ledger.in_use(), 0);
+    }
+
+    #[test]
+    fn another_number_holds_at_once_within_what_the_server_announced() {
+        let ledger = Ledger::new(1);
+        let _first = ledger.open().unwrap();
+        ledger.configure(3);
+        let _second = ledger.open().unwrap();
+        ledger.announce(Some(2));
+        assert!(ledger.open().is_err());
+        ledger.announce(None);
+        let _third = ledger.open().unwrap();
+        ledger.configure(1);
+        assert_eq!((ledger.in_use(), ledger.open().is_err()), (3, true));
     }
 
     #[test]

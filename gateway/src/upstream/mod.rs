@@ -27,9 +27,10 @@ pub(crate) mod tests;
 mod tls;
 mod transport;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
@@ -71,6 +72,8 @@ pub struct Upstream {
     inner: Arc<Inner>,
     guardian: Arc<Semaphore>,
     tls: Option<Arc<ClientTls>>,
+    /// Lives as long as its task.
+    keeper: Weak<Keeper>,
     tasks: Arc<Mutex<Vec<Kept>>>,
 }
 
@@ -79,9 +82,24 @@ struct Inner {
     client: Client,
     circuit: Arc<Circuit>,
     lanes: Arc<Lanes>,
-    rpc_timeout: Duration,
+    timeouts: ArcSwap<Timeouts>,
     notices: Arc<NoticeCounts>,
     metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Timeouts {
+    rpc: Duration,
+    call: Duration,
+}
+
+impl Timeouts {
+    fn of(config: &config::Upstream) -> Self {
+        Self {
+            rpc: config.rpc_timeout,
+            call: config.call_timeout,
+        }
+    }
 }
 
 /// The right to send one notice.
@@ -112,9 +130,7 @@ impl Upstream {
         })];
         let lanes = Lanes::new(config, RESERVED_STREAMS, &metrics);
         let tls = ClientTls::new(config).map(Arc::new);
-        if let (Some(tls), Some(endpoint)) = (&tls, config.endpoints.first()) {
-            tls.warn_of_files(endpoint);
-        }
+        let mut kept = Weak::new();
         let channel = (!config.endpoints.is_empty()).then(|| {
             let settings = Settings {
                 endpoints: config.endpoints.clone(),
@@ -122,13 +138,12 @@ impl Upstream {
                 connect_timeout: config.connect_timeout,
                 nodelay: config.tcp_nodelay,
                 keep_alive: keeper::KEEP_ALIVE,
-                max_streams: config.register_concurrency
-                    + config.inventory_concurrency
-                    + RESERVED_STREAMS,
+                max_streams: max_streams(config),
                 tls: tls.clone(),
             };
             let (channel, keeper) = Keeper::new(settings, Arc::clone(&lanes), Arc::clone(&metrics));
             let keeper = Arc::new(keeper);
+            kept = Arc::downgrade(&keeper);
             tasks.push(keep_running("upstream connection", move || {
                 let keeper = Arc::clone(&keeper);
                 async move { keeper.run().await }
@@ -154,7 +169,7 @@ impl Upstream {
             client: Client::new(channel, max_answer, Arc::clone(&metrics)),
             circuit,
             lanes,
-            rpc_timeout: config.rpc_timeout,
+            timeouts: ArcSwap::from_pointee(Timeouts::of(config)),
             notices,
             metrics,
         };
@@ -162,8 +177,53 @@ impl Upstream {
             inner: Arc::new(inner),
             guardian,
             tls,
+            keeper: kept,
             tasks: Arc::new(Mutex::new(tasks)),
         }
+    }
+
+    /// One warning for each TLS file that is at fault at the start (UPCH-4). The files are read off
+    /// the runtime.
+    pub(crate) async fn warn_of_files(config: &config::Upstream) {
+        if let (Some(tls), Some(endpoint)) = (ClientTls::new(config), config.endpoints.first()) {
+            tls.warn_of_files(endpoint).await;
+        }
+    }
+
+    /// Puts another configuration in force, for calls and connections that begin from now on; the
+    /// endpoints and their TLS files stay those of the start.
+    pub(crate) fn retune(&self, config: &config::Upstream) {
+        let config::Upstream {
+            endpoints: _,
+            scheme: _,
+            tls: _,
+            failback_after,
+            connect_timeout,
+            rpc_timeout: _,
+            call_timeout: _,
+            tcp_nodelay,
+            max_receive_message_bytes,
+            register_concurrency: _,
+            register_queue: _,
+            inventory_concurrency: _,
+            inventory_queue: _,
+            replay_concurrency: _,
+            breaker,
+        } = config;
+        let inner = &self.inner;
+        inner.timeouts.store(Arc::new(Timeouts::of(config)));
+        inner.client.retune(*max_receive_message_bytes);
+        inner.circuit.retune(breaker);
+        // Streams before the permits that would use them.
+        if let Some(keeper) = self.keeper.upgrade() {
+            keeper.retune(|settings| {
+                settings.failback_after = *failback_after;
+                settings.connect_timeout = *connect_timeout;
+                settings.nodelay = *tcp_nodelay;
+                settings.max_streams = max_streams(config);
+            });
+        }
+        inner.lanes.retune(config);
     }
 
     /// `ProxyRegister` with an encoded `RegisterRequest`; the encoded `RegisterResponse`.
@@ -225,7 +285,7 @@ impl Upstream {
     /// # Errors
     /// The outcome class of the failure.
     pub async fn batch_heartbeat(&self, batch: Bytes) -> Result<Bytes, CallError> {
-        let until = Instant::now() + self.inner.rpc_timeout;
+        let until = Instant::now() + self.rpc_timeout();
         self.inner
             .client
             .call(Rpc::BatchHeartbeat, batch, None, until)
@@ -253,7 +313,12 @@ impl Upstream {
 
     /// The longest that a call may take.
     pub(crate) fn rpc_timeout(&self) -> Duration {
-        self.inner.rpc_timeout
+        self.inner.rpc_timeout()
+    }
+
+    /// The longest that a caller without a deadline waits in all (PERMIT-4).
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.inner.timeouts.load().call
     }
 
     /// The breaker's leave to send one notice; half open, one at a time (NOTIFY-6). Never without
@@ -343,6 +408,10 @@ impl Upstream {
 }
 
 impl Inner {
+    fn rpc_timeout(&self) -> Duration {
+        self.timeouts.load().rpc
+    }
+
     /// A call under a permit and the breaker's eyes. A connection without a free stream is asked
     /// again after a pause, until the deadline (PERMIT-11).
     async fn permitted(
@@ -379,9 +448,9 @@ impl Inner {
                 return Err(CallError::CalledOff);
             }
             let until = match class {
-                Class::Replay => Instant::now() + self.rpc_timeout,
+                Class::Replay => Instant::now() + self.rpc_timeout(),
                 Class::Register | Class::Inventory => {
-                    deadline.min(Instant::now() + self.rpc_timeout)
+                    deadline.min(Instant::now() + self.rpc_timeout())
                 }
             };
             let result = self.client.call(rpc, request.clone(), session, until).await;
@@ -397,6 +466,11 @@ impl Inner {
             pause = (pause * 2).min(TOO_MANY_LAST);
         }
     }
+}
+
+/// Streams that all lanes together may use.
+fn max_streams(config: &config::Upstream) -> usize {
+    config.register_concurrency + config.inventory_concurrency + RESERVED_STREAMS
 }
 
 /// What a result says about the server. To a replay, status 9 is the server's considered answer

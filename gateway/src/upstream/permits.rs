@@ -179,6 +179,13 @@ impl<W> Pool<W> {
         self.limits = limits;
     }
 
+    /// At most so many callers of each class wait. Nobody who waits is sent away.
+    pub(crate) fn limit_queues(&mut self, queues: Limits) {
+        for (class, queue) in Class::ALL.into_iter().zip(&mut self.queues) {
+            queue.most = queues.of(class);
+        }
+    }
+
     /// Grants nothing from now on; the waiters are dropped (PERMIT-13).
     pub(crate) fn stop(&mut self) {
         self.stopped = true;

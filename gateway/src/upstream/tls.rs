@@ -53,9 +53,13 @@ impl ClientTls {
         })
     }
 
-    /// One warning for each file that is at fault at the start (UPCH-4). Blocks.
-    pub(crate) fn warn_of_files(&self, endpoint: &Endpoint) {
-        for (file, fault) in self.files.faults(&self.files.read()) {
+    /// See [`super::Upstream::warn_of_files`].
+    pub(crate) async fn warn_of_files(&self, endpoint: &Endpoint) {
+        let files = self.files.clone();
+        let read = move || files.faults(&files.read());
+        // A panic there says nothing of the files; the first connection will.
+        let faults = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+        for (file, fault) in faults {
             let shown = shown(file, &self.files);
             tracing::warn!(
                 "Upstream channel default_channel endpoint {endpoint}: {shown} {fault}. Every \

@@ -8,11 +8,16 @@ mod serve;
 mod text;
 mod watch;
 
+use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use rustls::ClientConfig;
 use yuzu_server_stub::operator::{ConnectError, Operator};
+use yuzu_server_stub::tls::{self, Identity, TlsError};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -62,24 +67,66 @@ pub(crate) async fn run() -> ExitCode {
 /// Where the gateway is.
 #[derive(clap::Args)]
 struct Gateway {
-    /// Management listener of the gateway, host:port, plaintext
+    /// Management listener of the gateway, host:port
     #[arg(long, default_value = "127.0.0.1:50063", value_name = "ADDR")]
     gateway: String,
+    /// CA of the gateway's certificate; without it the connection is plaintext
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Certificate that is shown to the gateway
+    #[arg(long, value_name = "FILE", requires = "tls_ca", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Name in the gateway's certificate; not given: the host of its address
+    #[arg(long, value_name = "NAME", requires = "tls_ca")]
+    tls_name: Option<String>,
 }
 
 impl Gateway {
     /// Connects, or says why not and returns the exit code.
     async fn connect(&self) -> Result<Operator, u8> {
-        Operator::connect(&self.gateway, CONNECT_TIMEOUT)
-            .await
-            .map_err(|error| {
-                eprintln!("error: {error}");
-                match error {
-                    ConnectError::Address(_) => EXIT_USAGE,
-                    ConnectError::Connection { .. } => EXIT_CALL,
-                }
-            })
+        let name = self.tls_name.as_deref();
+        let connected = match self.tls()? {
+            None => Operator::connect(&self.gateway, CONNECT_TIMEOUT).await,
+            Some(tls) => Operator::connect_tls(&self.gateway, CONNECT_TIMEOUT, tls, name).await,
+        };
+        connected.map_err(|error| {
+            eprintln!("error: {}", with_causes(&error));
+            match error {
+                ConnectError::Address(_) => EXIT_USAGE,
+                ConnectError::Connection { .. } => EXIT_CALL,
+            }
+        })
     }
+
+    fn tls(&self) -> Result<Option<Arc<ClientConfig>>, u8> {
+        let Some(ca) = &self.tls_ca else {
+            return Ok(None);
+        };
+        let own = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
+        let own = own.map(|(certificate, key)| Identity { certificate, key });
+        tls::client(ca, own).map(Some).map_err(bad_files)
+    }
+}
+
+/// Says which TLS file is at fault.
+fn bad_files(error: TlsError) -> u8 {
+    eprintln!("error: {error}");
+    EXIT_USAGE
+}
+
+/// An error and what is behind it, each once.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let causes = std::iter::successors(error.source(), |cause: &&dyn Error| (*cause).source());
+    for cause in causes.map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Says how the gateway refused.

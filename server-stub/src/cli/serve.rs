@@ -3,14 +3,17 @@
 use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use yuzu_server_stub::tls::{self, Identity, TlsError};
 use yuzu_server_stub::{ControlServer, Enrolment, IssuedCertificate, StubConfig, StubServer};
 
-use super::{EXIT_CALL, EXIT_OK, EXIT_USAGE};
+use super::{EXIT_CALL, EXIT_OK, EXIT_USAGE, bad_files};
 
 /// As the real server.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
@@ -79,12 +82,28 @@ pub(crate) struct Args {
     /// Requests kept per RPC
     #[arg(long, default_value_t = 100_000, value_name = "N")]
     keep: usize,
+    /// Certificate to serve TLS with; without it gateways connect in plaintext
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// CA of the gateways' certificates; with it a gateway must show one
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
     /// Answer a CSR with a dummy certificate
     #[arg(long)]
     issue_dummy_certificates: bool,
 }
 
 impl Args {
+    fn tls(&self) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+        let own = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
+        let own = own.map(|(certificate, key)| Identity { certificate, key });
+        own.map(|own| tls::server(own, self.tls_client_ca.as_deref()))
+            .transpose()
+    }
+
     fn config(self) -> Result<StubConfig, &'static str> {
         let enrolment = match self.enrolment {
             Mode::Tokens if self.tokens.is_empty() => {
@@ -116,8 +135,12 @@ pub(crate) async fn run(args: Args) -> u8 {
         .with_writer(std::io::stderr)
         .init();
     let (listen, control) = (args.listen, args.control);
+    let tls = match args.tls() {
+        Ok(tls) => tls,
+        Err(error) => return bad_files(error),
+    };
     let config = match args.config() {
-        Ok(config) => config,
+        Ok(config) => StubConfig { tls, ..config },
         Err(error) => {
             eprintln!("error: {error}");
             return EXIT_USAGE;

@@ -21,6 +21,7 @@ mod old_faults;
 mod origin;
 mod owner;
 mod register;
+mod reload;
 mod replay;
 mod shutdown;
 mod slow_peers;

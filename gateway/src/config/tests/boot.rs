@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::{Effect, LimitOrigin, MemoryLimit};
+use super::super::{Effect, LimitOrigin, MemoryLimit, Refusal};
 use super::{SOUND, lines, load, loaded, refused, source, terms, with};
 
 #[test]
@@ -374,7 +374,10 @@ fn what_only_tunes_a_missing_feature_warns_once_per_table() {
 fn a_broken_file_does_not_accuse_what_it_could_not_read() {
     let refused = refused(&SOUND.replace("services = [\"agent\"]", "services = agent"));
     assert_eq!(refused.problems.len(), 1, "{refused:#?}");
-    assert_eq!(refused.problems[0].effect, Effect::Refuses("bad_syntax"));
+    assert_eq!(
+        refused.problems[0].effect,
+        Effect::Refuses(Refusal::NotToml)
+    );
 }
 
 /// With the memory of a machine of 1,000 bytes.

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Effect;
 use super::super::keys::{self, KEYS, LISTENER_KEYS};
 use super::super::later::LATER;
 use super::super::slot::{Bad, Key, Slot};
 use super::super::values::Range;
+use super::super::{Effect, Refusal};
 use super::super::{Loaded, Problem, load};
 use super::{SOUND, source};
 
 /// The sound file with one more key, wherever that has to stand.
-fn with(path: &str, value: &str) -> String {
+pub(super) fn with(path: &str, value: &str) -> String {
     let agent = "name = \"agent\"";
     match path {
         "listener.name" => SOUND.replacen(agent, &format!("name = {value}"), 1),
@@ -26,11 +26,11 @@ fn with(path: &str, value: &str) -> String {
 }
 
 /// The agent listener's keys are told with its number.
-fn shown(path: &str) -> String {
+pub(super) fn shown(path: &str) -> String {
     path.replacen("listener.", "listener[0].", 1)
 }
 
-fn outcome(text: &str) -> (Option<Loaded>, Vec<Problem>) {
+pub(super) fn outcome(text: &str) -> (Option<Loaded>, Vec<Problem>) {
     match load(&source(text, &[])) {
         Ok(loaded) => (Some(loaded.clone()), loaded.warnings),
         Err(refused) => (None, refused.problems),
@@ -38,7 +38,7 @@ fn outcome(text: &str) -> (Option<Loaded>, Vec<Problem>) {
 }
 
 /// The value in force, as TOML.
-fn in_force(loaded: &Loaded, path: &str) -> String {
+pub(super) fn in_force(loaded: &Loaded, path: &str) -> String {
     match LISTENER_KEYS.iter().find(|key| key.path == path) {
         Some(key) => key.slot.show(&mut loaded.config.listeners[0].clone()),
         None => {
@@ -251,7 +251,9 @@ fn a_value_of_the_wrong_type_does_what_its_key_says() {
         );
         match bad {
             Bad::Default => assert_eq!(loaded.expect("starts").config, defaults, "{path}"),
-            Bad::DefaultPort => assert_eq!(problems[0].effect, Effect::Refuses("bad_address")),
+            Bad::DefaultPort => {
+                assert_eq!(problems[0].effect, Effect::Refuses(Refusal::BadAddress))
+            }
             Bad::Refuse(term) => assert_eq!(problems[0].effect, Effect::Refuses(term)),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::super::Refusal;
 use super::super::{
     ClientAuth, Effect, ListenerTls, PeerAuthMode, PeerPin, Scheme, TlsVersion, load,
 };
@@ -127,7 +128,7 @@ fn boot_24_files_that_could_not_be_served_are_refused_all_at_once() {
         refused
             .problems
             .iter()
-            .all(|p| p.effect == Effect::Refuses("listener_tls_files"))
+            .all(|p| p.effect == Effect::Refuses(Refusal::ListenerTlsFiles))
     );
 }
 

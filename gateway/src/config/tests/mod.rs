@@ -4,7 +4,9 @@ mod boot;
 mod every_key;
 mod files;
 mod in_force;
+mod matrix;
 mod peers;
+mod reload;
 mod samples;
 mod texts;
 mod variables;
@@ -132,7 +134,7 @@ fn lines_with(text: &str, variables: &[(&str, &str)]) -> (Vec<String>, bool) {
 /// The defect terms of a refusal, in order.
 fn terms(text: &str) -> Vec<&'static str> {
     let term = |problem: &Problem| match problem.effect {
-        super::Effect::Refuses(term) => Some(term),
+        super::Effect::Refuses(why) => Some(why.term()),
         super::Effect::Warns | super::Effect::SaidAtStart => None,
     };
     refused(text).problems.iter().filter_map(term).collect()

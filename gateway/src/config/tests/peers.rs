@@ -13,7 +13,7 @@ fn management(mode: PeerAuthMode, identity: &str, pins: usize) -> Management {
     Management {
         peer_auth_mode: mode,
         peer_identity: identity.into(),
-        peer_pins: vec![PeerPin::Malformed; pins],
+        peer_pins: vec![PeerPin::CertFile("pin.pem".into()); pins],
         ..Config::default().management
     }
 }
@@ -35,7 +35,7 @@ fn resolve(
         .collect();
     ResolvedPeer::of(management, &guarded, false)
         .map(|peer| (peer.identity, peer.warnings.len()))
-        .map_err(|refusals| refusals.iter().map(|refusal| refusal.term).collect())
+        .map_err(|refusals| refusals.iter().map(|refusal| refusal.why.term()).collect())
 }
 
 use PeerAuthMode::{Identity, IdentityOrPin, Pin};
@@ -139,6 +139,48 @@ fn mgmt_auth_13_an_exposed_listener_that_can_admit_nobody_is_refused() {
         Ok((None, 0)),
         "nothing to guard"
     );
+}
+
+#[test]
+fn mgmt_auth_13_pins_that_can_not_be_read_are_no_way_to_admit() {
+    let ca = Authority::new("a").der();
+    let bundle = [ca.clone(), Authority::new("b").der()];
+    let judge = |mode, identity: &str, pins: &[PeerPin], files: &[CertificateDer<'static>]| {
+        let management = Management {
+            peer_pins: pins.to_vec(),
+            ..management(mode, identity, 0)
+        };
+        resolve(&management, &[files]).map(drop)
+    };
+    let (bad, good) = (PeerPin::Malformed, PeerPin::CertFile("pin.pem".into()));
+    let no_pins = Err(vec!["insecure_mgmt_listener (no_mgmt_peer_pins)"]);
+    let (none, some) = (&[bad.clone(), bad.clone()][..], &[bad, good][..]);
+    let one = std::slice::from_ref(&ca);
+    assert_eq!(judge(Pin, "", none, one), no_pins);
+    assert_eq!(
+        judge(Identity, "", none, one),
+        no_pins,
+        "they must match too"
+    );
+    assert_eq!(
+        judge(IdentityOrPin, "", none, one),
+        Ok(()),
+        "the identity admits"
+    );
+    let neither = Err(vec![
+        "insecure_mgmt_listener (no_mgmt_peer_pins_or_identity)",
+    ]);
+    assert_eq!(judge(IdentityOrPin, "", none, &bundle), neither);
+    let over = Err(vec!["identity_over_ca_bundle"]);
+    let identity = pki::server_identity(&ca);
+    assert_eq!(judge(Identity, &identity, none, &bundle), over);
+    for (mode, identity) in [(Pin, ""), (Identity, ""), (Identity, &*identity)] {
+        assert_eq!(
+            judge(mode, identity, some, one),
+            Ok(()),
+            "{mode}: the others work"
+        );
+    }
 }
 
 #[test]

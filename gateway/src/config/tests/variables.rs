@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use super::super::{Effect, Origin, Place, load};
+use super::super::{Effect, Origin, Place, Refusal, load};
 use super::{SOUND, lines_with, loaded_with, source};
 
 #[test]
@@ -111,7 +111,7 @@ fn boot_16_refuses_a_cluster_id_variable_that_is_not_utf8() {
     let [problem] = &refused.problems[..] else {
         panic!("{refused:#?}")
     };
-    assert_eq!(problem.effect, Effect::Refuses("invalid_cluster_id"));
+    assert_eq!(problem.effect, Effect::Refuses(Refusal::BadClusterId));
     assert_eq!(problem.place, Place::Variable("YUZU_GW_CLUSTER_ID"));
     assert!(!problem.to_string().contains("secret"));
     // Any other variable is ignored.

@@ -38,7 +38,6 @@ pub(crate) use stream::Transport;
 pub(crate) struct ServerTls {
     listener: String,
     tls: ListenerTls,
-    handshake_timeout: Duration,
     in_force: ArcSwap<Prepared>,
     metrics: Arc<Metrics>,
 }
@@ -54,7 +53,6 @@ impl ServerTls {
     pub(crate) fn new(
         listener: &str,
         tls: &ListenerTls,
-        handshake_timeout: Duration,
         credentials: &Credentials,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Unservable> {
@@ -67,7 +65,6 @@ impl ServerTls {
         Ok(Self {
             listener: listener.to_owned(),
             tls: tls.clone(),
-            handshake_timeout,
             in_force: ArcSwap::from_pointee(prepared),
             metrics,
         })
@@ -107,16 +104,17 @@ impl ServerTls {
         })
     }
 
-    /// The handshake on a fresh connection. `None`: it failed and is counted, or the connection is
-    /// asked to end.
+    /// The handshake on a fresh connection, within `time` (LSN-3). `None`: it failed and is
+    /// counted, or the connection is asked to end.
     pub(crate) async fn secure(
         &self,
         stream: TcpStream,
         connection: &Connection,
+        time: Duration,
     ) -> Option<Transport> {
         let accepted = TlsAcceptor::from(Arc::clone(&self.in_force.load().config)).accept(stream);
         let handshake = async {
-            match timeout(self.handshake_timeout, accepted).await {
+            match timeout(time, accepted).await {
                 Ok(Ok(stream)) => Ok(stream),
                 Ok(Err(error)) => Err(HandshakeFailure::of(&error)),
                 Err(_) => Err(HandshakeFailure::Timeout),

@@ -195,3 +195,22 @@ fn an_empty_buffer_gives_the_slots_of_a_storm_back() {
     assert_eq!(flushed(5_000).1, slots, "the next may be as large");
     assert_eq!(flushed(100), (0, 0));
 }
+
+#[test]
+fn reload_8_under_lowered_caps_the_oldest_give_way() {
+    let mut buffer = Buffer::new(LIMITS);
+    for (session, rest, snapshot) in [("1", "a", "S"), ("2", "b", "T"), ("3", "c", "U")] {
+        offer(&mut buffer, session, rest, snapshot);
+    }
+    let freed = buffer.limit(Limits {
+        sessions: 2,
+        ..LIMITS
+    });
+    assert_eq!((freed.snapshots.len(), freed.heartbeats.len()), (0, 1));
+    assert_eq!(held(&buffer), ["bT", "cU"]);
+    let freed = buffer.limit(cap(2, 3));
+    assert_eq!((freed.snapshots.len(), freed.heartbeats.len()), (1, 0));
+    assert_eq!(held(&buffer), ["b", "cU"]);
+    buffer.limit(LIMITS);
+    assert_eq!(outcome(&mut buffer, "4", "d"), Outcome::Held);
+}

@@ -79,6 +79,34 @@ impl Expiry {
         Self { files }
     }
 
+    /// Other files are configured: what is known of those that stay is kept, the series of those
+    /// that go are removed.
+    pub(super) fn reconfigure(&mut self, config: &Config, metrics: &Metrics) {
+        let mut files = Self::of(config).files;
+        for watched in &mut files {
+            let same = |other: &&Watched| {
+                let name = |watched: &Watched| (watched.role, watched.name.clone());
+                name(other) == name(watched) && other.path == watched.path
+            };
+            if let Some(before) = self.files.iter().find(same) {
+                (watched.seen, watched.readable, watched.end) =
+                    (before.seen, before.readable, before.end);
+            }
+        }
+        for gone in &self.files {
+            let labels = [gone.role, &*gone.name];
+            if !files
+                .iter()
+                .any(|watched| [watched.role, &*watched.name] == labels)
+            {
+                let _ = metrics.cert_file_readable.remove_label_values(&labels);
+                let ends = &metrics.cert_expiry_timestamp_seconds;
+                let _ = ends.remove_label_values(&labels);
+            }
+        }
+        self.files = files;
+    }
+
     /// Looks at the files and shows what they say.
     pub(super) fn look(&mut self, files: &Snapshot, metrics: &Metrics) {
         for watched in &mut self.files {

@@ -126,6 +126,35 @@ impl Listeners {
         }
     }
 
+    /// Judges another `[management]` together with the files, and puts changed ones in force with
+    /// it (MGMT-AUTH-15).
+    ///
+    /// # Errors
+    /// What would refuse the start; nothing has changed then.
+    pub(super) fn renew(
+        &mut self,
+        management: &Management,
+        files: &Snapshot,
+    ) -> Result<ResolvedPeer, Vec<PeerRefusal>> {
+        let candidates: Vec<_> = (0..self.all.len())
+            .filter_map(|at| self.candidate(at, files))
+            .collect();
+        let before = std::mem::replace(&mut self.management, management.clone());
+        match self.judge(&candidates) {
+            Ok(peer) => {
+                self.put(candidates);
+                Ok(peer)
+            }
+            Err(refusals) => {
+                self.management = before;
+                for candidate in candidates {
+                    self.all[candidate.at].held_back = true;
+                }
+                Err(refusals)
+            }
+        }
+    }
+
     fn candidate(&mut self, at: usize, files: &Snapshot) -> Option<Candidate> {
         let secured = &mut self.all[at];
         let tls = secured.config.tls.as_ref()?;
@@ -227,9 +256,8 @@ impl Secured {
     ) -> Result<Self, Vec<String>> {
         let credentials = Credentials::of(tls.paths(), files)
             .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        let timeout = listener.limits.handshake_timeout;
         let metrics = Arc::clone(metrics);
-        let served = ServerTls::new(&listener.name, tls, timeout, &credentials, metrics)
+        let served = ServerTls::new(&listener.name, tls, &credentials, metrics)
             .map_err(|error| vec![error.to_string()])?;
         Ok(Self {
             config: listener.clone(),

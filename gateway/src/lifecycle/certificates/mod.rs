@@ -11,20 +11,20 @@ mod posture;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use super::start::StartError;
 use crate::agent_service::IdentityGate;
-use crate::config::{Config, Listener};
+use crate::config::{Config, Listener, Management, PeerRefusal};
 use crate::edge::tls::ServerTls;
 use crate::management::authorization::{Authorization, Gate, PinChange, Pins, Policy};
 use crate::observe::metrics::Metrics;
 use crate::pki::Snapshot;
 use crate::supervise::{Kept, keep_running};
+use crate::tuning::Pace;
 use expiry::Expiry;
 use listeners::Listeners;
 use posture::say_authorization;
@@ -33,8 +33,10 @@ pub(super) use posture::{transport, upstream_transport};
 /// All certificates of the node that are in force.
 #[derive(Debug)]
 pub(super) struct Certificates {
-    paths: Vec<PathBuf>,
+    /// Every file that is followed.
+    paths: Arc<Vec<PathBuf>>,
     refresh: Duration,
+    management: Management,
     listeners: Listeners,
     pins: Pins,
     expiry: Expiry,
@@ -58,8 +60,9 @@ impl Certificates {
         let policy = Policy::new(&config.management, peer.identity);
         let authorization = Authorization::new(policy, pins.keys(), Arc::clone(metrics));
         let mut certificates = Self {
-            paths,
+            paths: Arc::new(paths),
             refresh: config.management.pin_refresh,
+            management: config.management.clone(),
             listeners,
             pins,
             expiry: Expiry::of(config),
@@ -95,25 +98,53 @@ impl Certificates {
         )))
     }
 
-    /// Follows the files until the task is dropped.
-    pub(super) fn follow(self) -> Kept {
-        let (refresh, paths) = (self.refresh, Arc::new(self.paths.clone()));
-        let shared = Arc::new(Mutex::new(self));
-        keep_running("certificate files", move || {
-            let (shared, paths) = (Arc::clone(&shared), Arc::clone(&paths));
+    /// Follows the files until the handle is dropped.
+    pub(super) fn follow(self) -> Follower {
+        let pace = Arc::new(Pace::new(self.refresh));
+        let certificates = Arc::new(Mutex::new(self));
+        let (followed, every) = (Arc::clone(&certificates), Arc::clone(&pace));
+        let task = keep_running("certificate files", move || {
+            let certificates = Arc::clone(&followed);
+            let mut ticks = every.ticks();
             async move {
-                let mut ticks = tokio::time::interval(refresh);
-                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 // They have just been read.
                 ticks.tick().await;
                 loop {
                     ticks.tick().await;
+                    let paths = Arc::clone(&lock(&certificates).paths);
                     let files = read(&paths).await;
-                    let mut certificates = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                    certificates.look(&files);
+                    let mut certificates = lock(&certificates);
+                    // Others are followed since; their reader has looked at these too.
+                    if Arc::ptr_eq(&paths, &certificates.paths) {
+                        certificates.look(&files);
+                    }
                 }
             }
-        })
+        });
+        Follower {
+            certificates,
+            pace,
+            task,
+        }
+    }
+
+    /// Puts another `[management]` in force, and what has changed in the files.
+    fn renew(&mut self, config: &Config, reading: Reading) -> Result<(), Vec<PeerRefusal>> {
+        let Reading { paths, files } = reading;
+        let peer = self.listeners.renew(&config.management, &files)?;
+        self.paths = Arc::new(paths);
+        self.pins.reconfigure(&config.management.peer_pins);
+        let changes = self.pins.look(|path| files.bytes(path));
+        if self.management != config.management {
+            say_authorization(&config.management, &self.listeners, &peer);
+            self.management = config.management.clone();
+        }
+        let policy = Policy::new(&config.management, peer.identity);
+        self.authorization.replace(policy, self.pins.keys());
+        self.say_pins(&changes);
+        self.expiry.reconfigure(config, &self.metrics);
+        self.expiry.look(&files, &self.metrics);
+        Ok(())
     }
 
     /// Puts in force what has changed.
@@ -160,6 +191,51 @@ impl Certificates {
             }
         }
     }
+}
+
+/// Certificates whose files are followed.
+#[derive(Debug)]
+pub(super) struct Follower {
+    certificates: Arc<Mutex<Certificates>>,
+    pace: Arc<Pace>,
+    task: Kept,
+}
+
+/// All files of a configuration, as they are now.
+pub(super) struct Reading {
+    paths: Vec<PathBuf>,
+    files: Snapshot,
+}
+
+impl Reading {
+    /// Reads them.
+    pub(super) async fn of(config: &Config) -> Self {
+        let paths = paths(config, &Pins::new(&config.management.peer_pins));
+        let files = read(&paths).await;
+        Self { paths, files }
+    }
+}
+
+impl Follower {
+    /// The task behind it.
+    pub(super) fn task(&self) -> &Kept {
+        &self.task
+    }
+
+    /// Puts the `[management]` of `config` in force, and what has changed in the files of
+    /// `reading`. Calls are judged by it from now on, those on open connections too.
+    ///
+    /// # Errors
+    /// What would refuse the start; nothing has changed then.
+    pub(super) fn renew(&self, config: &Config, reading: Reading) -> Result<(), Vec<PeerRefusal>> {
+        lock(&self.certificates).renew(config, reading)?;
+        self.pace.set(config.management.pin_refresh);
+        Ok(())
+    }
+}
+
+fn lock(certificates: &Mutex<Certificates>) -> MutexGuard<'_, Certificates> {
+    certificates.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The gauges' time.

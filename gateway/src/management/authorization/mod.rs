@@ -27,29 +27,40 @@ use policy::Reason;
 /// What is in force for all listeners of this node.
 #[derive(Debug)]
 pub(crate) struct Authorization {
-    policy: ArcSwap<Policy>,
-    pins: ArcSwap<PinnedKeys>,
+    judge: ArcSwap<Judge>,
     metrics: Arc<Metrics>,
+}
+
+/// Swapped as a whole: no call is judged by an old mode and new pins.
+#[derive(Debug, Clone)]
+struct Judge {
+    policy: Policy,
+    pins: PinnedKeys,
 }
 
 impl Authorization {
     pub(crate) fn new(policy: Policy, pins: PinnedKeys, metrics: Arc<Metrics>) -> Self {
         Self {
-            policy: ArcSwap::from_pointee(policy),
-            pins: ArcSwap::from_pointee(pins),
+            judge: ArcSwap::from_pointee(Judge { policy, pins }),
             metrics,
         }
     }
 
     /// Every call from now on is judged by these keys.
     pub(crate) fn pin(&self, pins: PinnedKeys) {
-        self.pins.store(Arc::new(pins));
+        let policy = self.judge.load().policy.clone();
+        self.replace(policy, pins);
     }
 
     /// Every call from now on is judged by this identity.
     pub(crate) fn identify(&self, identity: Option<String>) {
-        let policy = self.policy.load().with_identity(identity);
-        self.policy.store(Arc::new(policy));
+        let now = self.judge.load();
+        self.replace(now.policy.with_identity(identity), now.pins.clone());
+    }
+
+    /// Every call from now on is judged by these. For one caller at a time, as the others.
+    pub(crate) fn replace(&self, policy: Policy, pins: PinnedKeys) {
+        self.judge.store(Arc::new(Judge { policy, pins }));
     }
 }
 
@@ -71,18 +82,15 @@ impl Gate {
     /// # Errors
     /// Status 16, the same for every reason.
     pub(crate) fn admit(&self, connection: &Connection) -> Result<(), Status> {
-        let Authorization {
-            policy,
-            pins,
-            metrics,
-        } = &*self.authorization;
-        let (policy, pins) = (policy.load(), pins.load());
+        let Authorization { judge, metrics } = &*self.authorization;
+        let judge = judge.load();
+        let Judge { policy, pins } = &**judge;
         if pins.unresolved() > 0 {
             metrics.mgmt_auth_pin_unresolved_total.inc();
         }
         let peer = connection.peer_certificate();
         let listed = || peer.is_some_and(|peer| peer.is_ok_and(|peer| self.tls.has_revoked(peer)));
-        let judged = policy.judge(&pins, peer).and_then(|method| match listed() {
+        let judged = policy.judge(pins, peer).and_then(|method| match listed() {
             true => Err(Reason::Revoked),
             false => Ok(method),
         });

@@ -49,6 +49,18 @@ impl Pins {
         }
     }
 
+    /// Other pins are configured. One that stays keeps the key that it has.
+    pub(crate) fn reconfigure(&mut self, configured: &[PeerPin]) {
+        let mut pins = Self::new(configured);
+        for (at, pin) in configured.iter().enumerate() {
+            if let Some(before) = self.configured.iter().position(|other| other == pin) {
+                pins.keys[at] = self.keys[before];
+                pins.faults[at].clone_from(&self.faults[before]);
+            }
+        }
+        *self = pins;
+    }
+
     /// The files to look at, with the numbers of their pins.
     pub(crate) fn files(&self) -> impl Iterator<Item = (usize, &Path)> {
         let pins = self.configured.iter().enumerate();

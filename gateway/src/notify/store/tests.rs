@@ -226,3 +226,20 @@ fn stop_2_a_raised_cap_lets_the_notices_of_a_stop_in() {
     assert_eq!(offer(&mut store, 3, Disconnected), "held");
     assert_eq!(offer(&mut store, 4, Disconnected), "refused");
 }
+
+#[test]
+fn reload_8_a_lowered_cap_refuses_newcomers_and_loses_nothing() {
+    let mut store = Store::new(3);
+    for session in 0..3 {
+        assert_eq!(offer(&mut store, session, Connected), "held");
+    }
+    store.limit(1);
+    assert_eq!(store.held(), 3);
+    assert_eq!(offer(&mut store, 9, Connected), "refused");
+    assert_eq!(offer(&mut store, 1, Disconnected), "coalesced");
+    store.raise_cap(5);
+    assert_eq!(store.cap(), 6, "STOP-2");
+    store.limit(2);
+    assert_eq!(store.cap(), 7);
+    assert_eq!(offer(&mut store, 9, Connected), "held");
+}

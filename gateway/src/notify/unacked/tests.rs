@@ -259,3 +259,31 @@ fn unack_9_what_waits_comes_out_in_its_order() {
     assert_eq!(set.end_all(), 1);
     assert_eq!((set.len(), set.out(), set.next_time(start)), (0, 0, None));
 }
+
+#[test]
+fn reload_8_other_rules_hold_for_the_next_refusal_and_for_all_windows() {
+    let (mut set, start) = (set(), Instant::now());
+    refuse(&mut set, 1, Disconnected, start, 0.0).unwrap();
+    refuse(&mut set, 2, Connected, start, 0.0).unwrap();
+    let config = config::Notify {
+        pending_max: 1,
+        unacked_retry_base: ms(20_000),
+        unacked_retry_max: ms(60_000),
+        unacked_disconnected_window: ms(30_000),
+        ..config::Config::default().notify
+    };
+    set.limit(&config);
+    assert_eq!(set.len(), 2, "nothing leaves because of the cap");
+    assert_eq!(
+        refuse(&mut set, 3, Connected, start, 0.0),
+        Err(Refused::Full)
+    );
+    let later = start + ms(1_000);
+    assert_eq!(take(&mut set, later), Some("s1".into()));
+    assert_eq!(take(&mut set, later), Some("s2".into()));
+    // Three times the delay before is less than the base now.
+    assert_eq!(refuse(&mut set, 2, Connected, later, 1.0), Ok(20_000));
+    assert_eq!(refuse(&mut set, 1, Disconnected, later, 0.0), Ok(20_000));
+    assert_eq!(set.expire(start + ms(29_999)), 0);
+    assert_eq!(set.expire(start + ms(30_000)), 1, "its window is shorter");
+}

@@ -30,7 +30,7 @@ impl io::Write for Lines {
 fn written(level: &str, format: LogFormat, work: impl FnOnce()) -> String {
     let lines = Lines::default();
     let writer = lines.clone();
-    let dispatch = dispatch(parse_filter(level).unwrap(), format, false, move || {
+    let (dispatch, _level) = dispatch(parse_filter(level).unwrap(), format, false, move || {
         writer.clone()
     });
     tracing::dispatcher::with_default(&dispatch, work);
@@ -48,6 +48,27 @@ fn text_lines_hold_the_message_and_the_fields() {
         text.contains(" INFO ") && text.ends_with("session cap reached cap=8\n"),
         "{text}"
     );
+}
+
+#[test]
+fn another_level_holds_from_now_on() {
+    for format in [LogFormat::Text, LogFormat::Json] {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let (dispatch, set_level) = dispatch(parse_filter("warn").unwrap(), format, false, {
+            move || writer.clone()
+        });
+        tracing::dispatcher::with_default(&dispatch, || {
+            // One place in the code, so that what is remembered of it would show.
+            for (level, number) in [("warn", 1), ("info", 2), ("error", 3), ("info", 4)] {
+                set_level(parse_filter(level).unwrap());
+                tracing::info!("line {number}");
+            }
+        });
+        let text = lines.text();
+        let seen = |number| text.contains(&format!("line {number}"));
+        assert_eq!([1, 2, 3, 4].map(seen), [false, true, false, true], "{text}");
+    }
 }
 
 #[test]

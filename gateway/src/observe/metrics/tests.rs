@@ -33,6 +33,8 @@ const AT_START: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("counter", "listener_unregistered_closed_total", &[""]),
+    ("gauge", "config_generation", &[""]),
+    ("gauge", "config_last_reload_failed", &[""]),
     ("gauge", "memory_shedding_active", &[""]),
     ("counter", "memory_shedding_suspensions_total", &[""]),
     (

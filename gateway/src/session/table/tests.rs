@@ -504,3 +504,30 @@ fn memory_of_a_burst_is_given_back() {
         assert!(capacity < 64, "{capacity}");
     }
 }
+
+#[test]
+fn reload_4_other_limits_take_no_row_back() {
+    let mut b = Bench::new();
+    let stamps: Vec<_> = (0..3)
+        .map(|n| b.reserve(&format!("a-{n}")).unwrap())
+        .collect();
+    b.table.limit(TableLimits {
+        max_per_connection: 2,
+        grace: Duration::from_secs(30),
+    });
+    assert_eq!(b.reserve("b"), Err(CapReached));
+    for (n, stamp) in stamps.into_iter().enumerate() {
+        b.commit(stamp, &format!("s-{n}"), &format!("a-{n}"))
+            .unwrap();
+    }
+    b.close();
+    b.wait(29);
+    b.sweep();
+    assert_eq!(b.table.pending.len(), 3);
+    b.table.limit(TableLimits {
+        max_per_connection: 2,
+        grace: Duration::from_secs(1),
+    });
+    b.sweep();
+    assert_eq!(b.table.pending.len(), 0, "the grace is that in force");
+}

@@ -289,3 +289,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn reload_3_other_times_hold_from_the_next_open_state_on() {
+    let other = |threshold: u32, base: u64, max: u64| config::Breaker {
+        failure_threshold: threshold,
+        reset_timeout: Duration::from_secs(base),
+        max_reset_timeout: Duration::from_secs(max),
+    };
+    let (mut breaker, start) = (breaker(), Instant::now());
+    breaker.retune(&other(1, 20, 100));
+    let probe_in = |transition| match transition {
+        Some(Transition::Tripped { probe_in } | Transition::Reopened { probe_in }) => {
+            probe_in.as_secs()
+        }
+        other => panic!("{other:?}"),
+    };
+    let tripped = call(&mut breaker, Rpc::Register, Verdict::Failure, start);
+    assert_eq!(probe_in(tripped), 20);
+    breaker.retune(&other(1, 5, 25));
+    assert_eq!(
+        breaker.tick(start + Duration::from_secs(19)),
+        None,
+        "as it said"
+    );
+    breaker.tick(start + Duration::from_secs(20)).unwrap();
+    let reopened = call(&mut breaker, Rpc::Register, Verdict::Failure, start);
+    assert_eq!(probe_in(reopened), 25, "doubled, and under the new maximum");
+}

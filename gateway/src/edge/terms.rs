@@ -1,0 +1,155 @@
+//! What a listener takes connections under, replaced as a whole by a reload.
+//!
+//! Responsible for the ceilings and for what each connection is told when it begins. A connection
+//! keeps the terms that it began under; only whom a listener believes about the origin of a call is
+//! asked anew for each call. Must never touch a connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use super::connection::ConnectionLimits;
+use super::flood::FloodLimits;
+use super::origin::OriginRule;
+use super::sources::Sources;
+use crate::config;
+use crate::observe::metrics::Metrics;
+use crate::tuning::Ceiling;
+
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A keep-alive PING must be answered within this time.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+const PROXY_HEADER_FAILURES: [&str; 3] = ["timeout", "malformed", "closed"];
+
+/// What a connection is accepted under.
+#[derive(Debug)]
+pub(super) struct Terms {
+    pub(super) limits: Arc<ConnectionLimits>,
+    pub(super) origin: OriginRule,
+    pub(super) proxy_header_timeout: Duration,
+    pub(super) handshake_timeout: Duration,
+    pub(super) builder: http2::Builder<TokioExecutor>,
+}
+
+/// Who may come in, and on which terms.
+#[derive(Debug)]
+pub(super) struct Intake {
+    /// Open connections (LSN-2).
+    pub(super) slots: Arc<Ceiling>,
+    pub(super) sources: Arc<Sources>,
+    terms: ArcSwap<Terms>,
+    metrics: Arc<Metrics>,
+}
+
+impl Intake {
+    pub(super) fn new(config: &config::Listener, metrics: Arc<Metrics>) -> Self {
+        let intake = Self {
+            slots: Ceiling::new(config.limits.max_connections),
+            sources: Sources::new(config.limits.max_connections_per_source),
+            terms: ArcSwap::from_pointee(Terms::of(config, &metrics)),
+            metrics,
+        };
+        intake.show(config);
+        intake
+    }
+
+    /// Puts other limits and another origin in force, for connections that come from now on.
+    pub(super) fn retune(&self, config: &config::Listener) {
+        self.slots.resize(config.limits.max_connections);
+        self.sources.limit(config.limits.max_connections_per_source);
+        let terms = Terms::of(config, &self.metrics);
+        self.terms.store(Arc::new(terms));
+        self.show(config);
+    }
+
+    /// The terms of a connection that comes now.
+    pub(super) fn terms(&self) -> Arc<Terms> {
+        self.terms.load_full()
+    }
+
+    /// Decides where a call of a connection that began under `terms` comes from, see
+    /// [`OriginRule::successor`].
+    pub(super) fn with_origin(&self, terms: &Terms, decide: impl FnOnce(&OriginRule)) {
+        if terms.origin.is_claimed() {
+            decide(terms.origin.successor(&self.terms.load().origin));
+        }
+    }
+
+    fn show(&self, config: &config::Listener) {
+        let (metrics, name) = (&self.metrics, &*config.name);
+        metrics
+            .listener_connections_max
+            .with_label_values(&[name])
+            .set(i64::try_from(config.limits.max_connections).unwrap_or(i64::MAX));
+        let refused = &metrics.listener_source_refused_total;
+        refused.with_label_values(&[name]);
+        if self.terms.load().origin.expects_proxy_header() {
+            let family = &metrics.listener_proxy_header_failures_total;
+            for kind in PROXY_HEADER_FAILURES {
+                family.with_label_values(&[name, kind]);
+            }
+        }
+    }
+}
+
+impl Terms {
+    fn of(config: &config::Listener, metrics: &Arc<Metrics>) -> Self {
+        let config::Limits {
+            max_connections: _,
+            max_connections_per_source: _,
+            unregistered_timeout,
+            proxy_header_timeout,
+            handshake_timeout,
+            request_timeout,
+            max_message_bytes,
+            max_connection_memory_bytes,
+            max_header_list_bytes: _,
+        } = config.limits;
+        let idle_timeout = config.http2.idle_timeout;
+        Self {
+            limits: Arc::new(ConnectionLimits {
+                preface_timeout: PREFACE_TIMEOUT.min(idle_timeout),
+                idle_timeout,
+                unregistered_timeout,
+                answer_patience: request_timeout,
+                request_timeout,
+                max_message_bytes,
+                max_memory_bytes: max_connection_memory_bytes,
+            }),
+            origin: OriginRule::new(config.origin.clone(), Arc::clone(metrics)),
+            proxy_header_timeout,
+            handshake_timeout,
+            builder: http2_builder(config),
+        }
+    }
+}
+
+fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
+    let management = config.serves(config::Service::Management);
+    // A paused stream holds at most its window. h2 ends a connection whose unread small DATA
+    // frames lack more bytes to 256 each than half of the connection's window: at 128 to 1 a paused
+    // agent may fill its window with frames of 16 bytes, which no answer is shorter than.
+    let (stream, connection) = if management {
+        (1 << 20, 4 << 20)
+    } else {
+        (64 << 10, 8 << 20)
+    };
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(config.http2.max_concurrent_streams)
+        .max_header_list_size(config.limits.max_header_list_bytes)
+        .initial_stream_window_size(stream)
+        .initial_connection_window_size(connection)
+        // LSN-12: a third of the idle time without a byte asks the peer for one.
+        .keep_alive_interval(config.http2.idle_timeout / 3)
+        .keep_alive_timeout(PING_TIMEOUT)
+        // A caller may cancel many calls at once; the rate of cancelled streams has its own limit.
+        .max_pending_accept_reset_streams(FloodLimits::DEFAULT.resets as usize)
+        .auto_date_header(false);
+    builder
+}
