@@ -75,7 +75,12 @@ async fn replay_2_and_3_of_4100_ids_4096_are_used_and_the_flag_is_counted() {
 
 #[tokio::test]
 async fn replay_6_what_the_queue_has_no_place_for_is_counted() {
-    let bed = bed_with(|config| config.replay.queue_max = 5).await;
+    let bed = bed_with(|config| {
+        config.replay.queue_max = 5;
+        // One after the other, so that the order of the queue is that of the wire.
+        config.upstream.replay_concurrency = 1;
+    })
+    .await;
     let mut agents = Vec::new();
     for number in 0..30 {
         agents.push(bed.agent(&format!("agent-{number:02}")).await);
