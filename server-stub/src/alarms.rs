@@ -50,14 +50,10 @@ impl Alarms {
     /// Waits for as long as `time`.
     pub(crate) async fn wait(&self, time: Duration) {
         let (ring, rung) = oneshot::channel();
-        let at = Instant::now() + time;
-        {
-            let mut waiting = self.0.lock();
-            waiting.set += 1;
-            let number = waiting.set;
-            waiting.alarms.push(Reverse(Alarm { at, number, ring }));
+        let earliest = self.0.lock().set(Instant::now() + time, ring);
+        if earliest {
+            self.0.changed.notify_one();
         }
-        self.0.changed.notify_one();
         // The thread lives as long as this handle, and drops no alarm that it has not rung.
         let _ = rung.await;
     }
@@ -104,6 +100,16 @@ impl Inner {
 }
 
 impl Waiting {
+    /// Whether no other rings before it, so that the thread has to know.
+    fn set(&mut self, at: Instant, ring: oneshot::Sender<()>) -> bool {
+        self.set += 1;
+        let number = self.set;
+        self.alarms.push(Reverse(Alarm { at, number, ring }));
+        self.alarms
+            .peek()
+            .is_some_and(|next| next.0.number == number)
+    }
+
     fn take_due(&mut self, now: Instant) -> Vec<Alarm> {
         let mut due = Vec::new();
         while self.alarms.peek().is_some_and(|next| next.0.at <= now) {
@@ -158,10 +164,10 @@ mod tests {
     fn what_is_due_rings_in_its_order() {
         let mut waiting = Waiting::default();
         let start = Instant::now();
-        for (number, ms) in [(1, 20), (2, 10), (3, 10), (4, 30)] {
+        for (ms, earliest) in [(20, true), (10, true), (10, false), (30, false)] {
             let (ring, _) = oneshot::channel();
             let at = start + Duration::from_millis(ms);
-            waiting.alarms.push(Reverse(Alarm { at, number, ring }));
+            assert_eq!(waiting.set(at, ring), earliest);
         }
         let due = waiting.take_due(start + Duration::from_millis(20));
         let numbers: Vec<u64> = due.iter().map(|alarm| alarm.number).collect();
