@@ -1,11 +1,12 @@
 //! What scenarios share: the gateway as its own process, its metrics, the server in this one.
 
+use crate::server::Server;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use yuzu_proto::gateway::v1::StreamStatusNotification;
-use yuzu_server_stub::{RouteState, Rpc, State, StubConfig, StubServer};
+use yuzu_server_stub::{RouteState, Rpc, State, StubConfig};
 use yuzu_tests::fleet;
 use yuzu_tests::http;
 use yuzu_tests::metrics::Metrics;
@@ -24,13 +25,13 @@ pub(crate) struct Binaries {
 /// A server in this process and a gateway in its own.
 #[derive(Debug)]
 pub(crate) struct Bed {
-    pub(crate) server: StubServer,
+    pub(crate) server: Server,
     pub(crate) gateway: GatewayProcess,
 }
 
 impl Bed {
     pub(crate) async fn start(binaries: &Binaries, server: StubConfig) -> Result<Self, String> {
-        let server = StubServer::start(server).await.map_err(|e| e.to_string())?;
+        let server = Server::start(server).await?;
         let gateway = gateway(binaries, server.addr(), "").await?;
         Ok(Self { server, gateway })
     }

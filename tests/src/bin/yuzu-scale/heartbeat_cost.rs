@@ -2,11 +2,12 @@
 
 use crate::bed::{self, Bed, Binaries};
 use crate::report::Report;
+use crate::server::Server;
 use prost::Message;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use yuzu_proto::agent::v1::HeartbeatRequest;
-use yuzu_server_stub::{StubConfig, StubServer};
+use yuzu_server_stub::StubConfig;
 use yuzu_tests::agent::Agent;
 use yuzu_tests::raw::{Options, Receiver, Sender};
 
@@ -40,8 +41,7 @@ async fn measure(
     shared: usize,
     report: &mut Report,
 ) -> Result<Duration, String> {
-    let server = StubServer::start(StubConfig::default());
-    let server = server.await.map_err(|e| e.to_string())?;
+    let server = Server::start(StubConfig::default()).await?;
     let room = format!("\n[heartbeat]\nmax_sessions = {MANY}\n");
     let gateway = bed::gateway(binaries, server.addr(), &room).await?;
     let bed = Bed { server, gateway };

@@ -20,6 +20,7 @@ mod refused_notices;
 mod register_storm;
 mod report;
 mod reset_once;
+mod server;
 mod session_cap;
 mod stream_limit;
 mod tap;
