@@ -4,7 +4,7 @@
 //! decide: the verdict is [`Connection`]'s.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,11 +20,10 @@ use super::flood;
 const LEAVE_TIME: Duration = Duration::from_secs(3);
 
 /// Runs one connection until it ends, or until its verdict or a signal ends it.
-pub(super) async fn drive<C>(served: C, connection: &Connection)
+pub(super) async fn drive<C>(mut served: Pin<&mut C>, connection: &Connection)
 where
     C: GracefulConnection,
 {
-    let mut served = pin!(served);
     let mut check = pin!(sleep_until(connection.first_check()));
     let mut seen = Signal::Serve;
     let mut leaving = None;
@@ -93,7 +92,7 @@ where
 
 /// What [`drive`] needs of hyper's connection.
 pub(super) trait GracefulConnection: Future<Output = Result<(), hyper::Error>> {
-    fn drain(self: std::pin::Pin<&mut Self>);
+    fn drain(self: Pin<&mut Self>);
 }
 
 impl<I, S, E> GracefulConnection for http2::Connection<I, S, E>
@@ -106,7 +105,7 @@ where
     <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     E: hyper::rt::bounds::Http2ServerConnExec<S::Future, S::ResBody>,
 {
-    fn drain(self: std::pin::Pin<&mut Self>) {
+    fn drain(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
 }

@@ -237,7 +237,8 @@ impl<H: Handler> Acceptor<H> {
             let answer = dispatch(handler, request, Arc::clone(&caller));
             async move { Ok::<_, std::convert::Infallible>(open.answered(answer.await)) }
         });
-        let served = terms.builder.serve_connection(TokioIo::new(io), service);
+        // Pinned where it is made: moved into another future it would take its room twice.
+        let served = pin!(terms.builder.serve_connection(TokioIo::new(io), service));
         drop(self);
         drive(served, connection).await;
     }

@@ -72,7 +72,10 @@ pub(super) async fn own(session: &Session, context: &OwnerContext, inbound: &mut
         tokio::task::coop::consume_budget().await;
         let next = tokio::select! {
             biased;
-            control = session.asked() => return leave(control, session, context, inbound).await,
+            // Boxed, here and below: an owner leaves once, and lives long.
+            control = session.asked() => {
+                return Box::pin(leave(control, session, context, inbound)).await;
+            }
             next = inbound.next() => next,
         };
         let (frame, _place) = match next {
@@ -93,7 +96,7 @@ pub(super) async fn own(session: &Session, context: &OwnerContext, inbound: &mut
             // The answer came before the stream went.
             let _ = tokio::time::timeout(LAST_WORDS_TIME, delivery).await;
         }
-        return leave(asked, session, context, inbound).await;
+        return Box::pin(leave(asked, session, context, inbound)).await;
     }
 }
 
