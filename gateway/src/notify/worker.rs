@@ -202,7 +202,7 @@ fn sent(outcome: &Outcome, probe: bool) -> Sent {
         Outcome::Delivered => Sent::Acknowledged,
         Outcome::Unacknowledged => Sent::Unacknowledged,
         Outcome::Failed(CallError::Crashed) if !probe => Sent::Lost(Loss::Crashed),
-        Outcome::Failed(CallError::TooManyStreams) => Sent::NoStream,
+        Outcome::Failed(CallError::TooManyStreams | CallError::Unprocessed(_)) => Sent::NoStream,
         Outcome::Failed(error) if error.request_fault() => Sent::Lost(Loss::Rejected),
         Outcome::Failed(_) => Sent::Failed,
     }
@@ -212,7 +212,7 @@ fn log_failure(agent: &str, event: &str, error: &CallError, probe: bool) {
     let agent = safe_text(agent);
     match error {
         // Told by the client, at a limited rate: many come at once, and nothing was sent.
-        CallError::TooManyStreams => {}
+        CallError::TooManyStreams | CallError::Unprocessed(_) => {}
         CallError::Encode if probe => tracing::warn!(
             "Evicted held stream status notification for {agent}: it cannot be encoded \
              (encode:{error}); the circuit breaker is not affected"

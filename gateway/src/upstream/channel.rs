@@ -50,6 +50,19 @@ impl Channel {
         }
     }
 
+    /// Completes when there is a live connection, or when there will be none any more.
+    pub(crate) async fn connected(&self) {
+        let mut state = self.state.clone();
+        // An error means that nobody makes connections any more, which a call finds out.
+        let _ = state
+            .wait_for(|state| match state {
+                State::Live(connection) => !connection.is_closed(),
+                State::Connecting | State::Down(_) => false,
+                State::Closed => true,
+            })
+            .await;
+    }
+
     /// The live connection. Waits only while one is being made; the caller bounds the wait.
     ///
     /// # Errors

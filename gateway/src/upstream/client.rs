@@ -18,7 +18,7 @@ use super::error::{CallError, ConnectError};
 use super::frame;
 use super::ledger::Slot;
 use super::rpc::Rpc;
-use super::transport::broken;
+use super::transport::{broken, unanswered};
 use crate::observe::log::{limit, limited};
 use crate::observe::metrics::Metrics;
 
@@ -60,6 +60,15 @@ impl Client {
     #[cfg(test)]
     pub(crate) fn is_connected(&self) -> bool {
         self.channel.as_ref().is_some_and(Channel::is_connected)
+    }
+
+    /// Waits for a live connection, also while none is being made. Whether there is one, at
+    /// `until` at the latest.
+    pub(crate) async fn connected(&self, until: Instant) -> bool {
+        match &self.channel {
+            None => false,
+            Some(channel) => timeout_at(until, channel.connected()).await.is_ok(),
+        }
     }
 
     /// Calls `rpc` with the encoded `request`; the answer's encoded message, or why not, by
@@ -199,7 +208,7 @@ impl Sent {
     async fn answer(self, rpc: Rpc, max: usize) -> Result<Bytes, CallError> {
         // Declared before the answer, so that the stream is dropped before its slot is freed.
         let _slot = self.slot;
-        let response = self.answer.await.map_err(|error| broken(&error))?;
+        let response = self.answer.await.map_err(|error| unanswered(&error))?;
         let answer = frame::answer(response, max).await?;
         match rpc.understands(&answer) {
             true => Ok(answer),

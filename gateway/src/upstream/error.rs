@@ -77,6 +77,8 @@ pub enum CallError {
     CalledOff,
     /// The connection has no free stream: nothing was sent (PERMIT-11).
     TooManyStreams,
+    /// The server left, and its GOAWAY says that it did not look at the request (UPCH-9).
+    Unprocessed(ConnectError),
     /// The request is over 4,194,304 bytes: nothing was sent (REG-11).
     Encode,
     /// No connection (UPCH-2).
@@ -148,7 +150,9 @@ impl CallError {
             | Self::CalledOff => return None,
             Self::TooManyStreams => "too_many_streams",
             Self::Encode => "encode",
-            Self::NotConnected(error) | Self::Closed(error) => error.code,
+            Self::NotConnected(error) | Self::Closed(error) | Self::Unprocessed(error) => {
+                error.code
+            }
             Self::Timeout => "timeout",
             Self::Stream(_) => "stream_error",
             Self::Http(_) => "http_error",
@@ -175,6 +179,7 @@ impl CallError {
             | Self::Stopping
             | Self::CalledOff
             | Self::TooManyStreams
+            | Self::Unprocessed(_)
             | Self::Encode => Verdict::Neutral,
             Self::Status(code, _) if request_fault_status(*code) => Verdict::Neutral,
             Self::Status(..)
@@ -199,6 +204,7 @@ impl fmt::Display for CallError {
             Self::Stopping => f.write_str("gateway is stopping"),
             Self::CalledOff => f.write_str("called off"),
             Self::TooManyStreams => f.write_str("too many streams"),
+            Self::Unprocessed(error) => write!(f, "not processed: {}", error.text),
             Self::Encode => f.write_str("request cannot be encoded"),
             Self::NotConnected(error) => write!(f, "no connection: {}", error.text),
             Self::Timeout => f.write_str("no answer in time"),

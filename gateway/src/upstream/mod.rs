@@ -413,7 +413,8 @@ impl Inner {
     }
 
     /// A call under a permit and the breaker's eyes. A connection without a free stream is asked
-    /// again after a pause, until the deadline (PERMIT-11).
+    /// again after a pause, until the deadline (PERMIT-11). What a leaving server did not process
+    /// is sent once more, on the next connection (UPCH-9).
     async fn permitted(
         &self,
         class: Class,
@@ -434,6 +435,7 @@ impl Inner {
             return Err(CallError::Encode);
         }
         let mut pause = TOO_MANY_FIRST;
+        let mut sent_again = false;
         loop {
             // Asked before queueing too: an open breaker refuses at once (BREAKER-7).
             if !self.circuit.admits(Kind::Call) {
@@ -453,7 +455,15 @@ impl Inner {
                     deadline.min(Instant::now() + self.rpc_timeout())
                 }
             };
-            let result = self.client.call(rpc, request.clone(), session, until).await;
+            let mut result = self.client.call(rpc, request.clone(), session, until).await;
+            if let Err(CallError::Unprocessed(error)) = &result {
+                if !sent_again && self.client.connected(until).await {
+                    sent_again = true;
+                    continue;
+                }
+                // A server that does nothing but leave is at fault.
+                result = Err(CallError::Closed(error.clone()));
+            }
             admission.settle(verdict(class, &result));
             drop(permit);
             if result != Err(CallError::TooManyStreams) {

@@ -12,6 +12,15 @@ pub(crate) fn closed(error: &h2::Error) -> ConnectError {
     }
 }
 
+/// How a call failed that had no answer yet.
+pub(crate) fn unanswered(error: &h2::Error) -> CallError {
+    // h2 tells this to streams above the last one that the server's GOAWAY names, and to no other.
+    match error.is_go_away() && error.is_remote() {
+        true => CallError::Unprocessed(closed(error)),
+        false => broken(error),
+    }
+}
+
 /// How a call on a connection failed.
 pub(crate) fn broken(error: &h2::Error) -> CallError {
     match error.is_reset() {

@@ -201,6 +201,79 @@ async fn a_goaway_ends_no_call_and_the_next_one_goes_to_a_new_connection() {
 }
 
 #[tokio::test]
+async fn upch_9_what_a_goaway_says_was_not_processed_is_sent_once_more() {
+    let (listener, address) = listener().await;
+    let metrics = metrics();
+    let upstream = upstream(address, &metrics, |c| c.breaker.failure_threshold = 1);
+    let mut first = Peer::accept(&listener, Some(128)).await;
+    let processed = tokio::spawn(call(&upstream));
+    let last = complete(&mut first).await;
+    let other = tokio::spawn(call(&upstream));
+    assert!(complete(&mut first).await > last);
+    first.go_away(last).await;
+    let mut second = timeout(LONG, Peer::accept(&listener, Some(128)))
+        .await
+        .expect("a new one");
+    let again = complete(&mut second).await;
+    assert_eq!(second.message(again), b"\x12\x01t"[..]);
+    second.answer(again, &accepted()).await;
+    other.await.unwrap().unwrap();
+    first.answer(last, &accepted()).await;
+    processed.await.unwrap().unwrap();
+    assert_eq!(upstream.breaker_state(), BreakerState::Closed);
+}
+
+#[tokio::test]
+async fn upch_9_a_server_that_does_nothing_but_leave_fails_the_call() {
+    let (listener, address) = listener().await;
+    let upstream = upstream(address, &metrics(), |c| c.breaker.failure_threshold = 1);
+    let answer = tokio::spawn(call(&upstream));
+    for _ in 0..2 {
+        let mut peer = timeout(LONG, Peer::accept(&listener, Some(128)))
+            .await
+            .expect("a connection");
+        complete(&mut peer).await;
+        peer.go_away(0).await;
+    }
+    // A third attempt would find a server that stays.
+    let third = tokio::spawn(async move {
+        let mut peer = Peer::accept(&listener, Some(128)).await;
+        let stream = complete(&mut peer).await;
+        peer.answer(stream, &accepted()).await;
+    });
+    let error = answer.await.unwrap().unwrap_err();
+    third.abort();
+    assert!(matches!(error, CallError::Closed(_)), "{error:?}");
+    assert!(matches!(
+        upstream.breaker_state(),
+        BreakerState::Open { .. }
+    ));
+}
+
+#[tokio::test]
+async fn upch_9_a_replay_that_is_not_wanted_any_more_is_not_sent_again() {
+    let (listener, address) = listener().await;
+    let upstream = upstream(address, &metrics(), |_| {});
+    let mut first = Peer::accept(&listener, Some(128)).await;
+    let replay = tokio::spawn({
+        let upstream = upstream.clone();
+        async move {
+            let mut asked = 0;
+            let wanted = move || {
+                asked += 1;
+                asked == 1
+            };
+            let request = Bytes::from_static(b"\x12\x01t");
+            upstream.replay_register(request, "s", soon(), wanted).await
+        }
+    });
+    complete(&mut first).await;
+    first.go_away(0).await;
+    let _second = Peer::accept(&listener, Some(128)).await;
+    assert_eq!(replay.await.unwrap(), Err(CallError::CalledOff));
+}
+
+#[tokio::test]
 async fn permit_11_a_refused_stream_was_never_sent_and_is_asked_again() {
     let (listener, address) = listener().await;
     let metrics = metrics();
