@@ -6,6 +6,7 @@
 )]
 
 use clap::{Parser, ValueEnum};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,6 +30,9 @@ struct Arguments {
     /// Name that the gateway's certificate must have; without it the host of --gateway.
     #[arg(long, value_name = "NAME", requires = "ca_cert")]
     tls_name: Option<String>,
+    /// Address that the agents dial from; without it the system chooses.
+    #[arg(long, value_name = "IP")]
+    source: Option<IpAddr>,
     /// Number of agents, one connection each (one process holds about 19,000).
     #[arg(long, default_value_t = 1)]
     agents: usize,
@@ -141,6 +145,7 @@ impl Arguments {
             enrollment_token: self.token,
             connection: raw::Options {
                 tls,
+                source: self.source,
                 ..raw::Options::default()
             },
             ..Options::new(resolve(&self.gateway).await?, self.agents)
