@@ -10,6 +10,7 @@ pub mod certs;
 pub mod cli;
 pub mod fleet;
 pub mod floor;
+pub mod frames;
 pub mod http;
 pub mod metrics;
 pub mod operator;

@@ -1,8 +1,5 @@
 //! The parts of the design that could have turned out impossible, proved on sockets.
 
-#[path = "support/frames.rs"]
-mod frames;
-
 #[path = "hard_parts/answers.rs"]
 mod answers;
 #[path = "hard_parts/floods.rs"]
@@ -14,6 +11,7 @@ mod streams;
 
 use yuzu_proto::agent::v1::{CommandRequest, CommandResponse};
 use yuzu_tests::agent::Agent;
+use yuzu_tests::frames;
 use yuzu_tests::operator::{Fanout, Operator};
 
 fn command(id: &str) -> CommandRequest {

@@ -1,8 +1,5 @@
 //! Peers that break the rules of the socket and of HTTP/2, and what it costs them.
 
-#[path = "support/frames.rs"]
-mod frames;
-
 #[path = "hostile/connections.rs"]
 mod connections;
 #[path = "hostile/http2.rs"]
@@ -14,6 +11,7 @@ mod requests;
 
 use yuzu_proto::agent::v1::{CommandRequest, CommandResponse};
 use yuzu_tests::agent::Agent;
+use yuzu_tests::frames;
 use yuzu_tests::operator::Operator;
 use yuzu_tests::testbed::TestBed;
 

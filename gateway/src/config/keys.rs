@@ -190,6 +190,9 @@ pub(super) static KEYS: &[Key<Config>] = &[
     millis("command.slow_caller_timeout_ms",
         |c| &mut c.command.slow_caller_timeout, 100, 600_000),
 
+    // Three quarters of the least hold the largest message that a listener may allow.
+    size("memory.max_unfinished_request_bytes",
+        |c| &mut c.memory.max_unfinished_request_bytes, 96 * MIB, 64 * GIB),
     Key { bad: Bad::Refuse(Refusal::BadShedding),
         ..flag("memory.shedding.enabled", |c| &mut c.memory.shedding.enabled) },
     Key { bad: Bad::Refuse(Refusal::BadShedding),
@@ -267,6 +270,8 @@ pub(super) static LISTENER_KEYS: &[Key<Listener>] = &[
     size("listener.limits.max_connections", |l| &mut l.limits.max_connections, 1, 1_000_000),
     size("listener.limits.max_connections_per_source",
         |l| &mut l.limits.max_connections_per_source, 0, 1_000_000),
+    size("listener.limits.reserved_connections",
+        |l| &mut l.limits.reserved_connections, 0, 1_000_000),
     Key::new("listener.limits.unregistered_timeout_ms",
         Slot::Millis(|l| &mut l.limits.unregistered_timeout, Range::zero_or(1_000, DAY))),
     millis("listener.limits.proxy_header_timeout_ms",

@@ -34,7 +34,7 @@ pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
             judge.services(index, listener);
             judge.tls(index, listener);
             judge.management_is_guarded(index, listener);
-            judge.message_sizes(index, listener);
+            judge.limits(index, listener);
             judge.origin(index, listener);
         }
         judge.upstream();
@@ -272,7 +272,7 @@ impl Judge<'_, '_> {
         }
     }
 
-    fn message_sizes(&mut self, index: usize, listener: &Listener) {
+    fn limits(&mut self, index: usize, listener: &Listener) {
         let limits = &listener.limits;
         let message = limits.max_message_bytes;
         let memory = limits.max_connection_memory_bytes;
@@ -290,6 +290,11 @@ impl Judge<'_, '_> {
             let key = numbered("listener.limits.max_message_bytes", index);
             let fault = format!("is {message}, less than an inventory report can have");
             self.warn(&key, fault, "at least 5872026 lets every report pass");
+        }
+        if listener.serves(Service::Agent) && limits.reserved_connections > 0 {
+            let key = numbered("listener.limits.reserved_connections", index);
+            let fault = "has no effect on a listener that serves agents".to_owned();
+            self.warn(&key, fault, "serve management on a listener of its own");
         }
     }
 

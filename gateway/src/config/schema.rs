@@ -107,6 +107,9 @@ pub struct Limits {
     pub max_connections: usize,
     /// Open connections of one source address, per /64 for IPv6; 0 is no bound.
     pub max_connections_per_source: usize,
+    /// Management listeners: places kept free of connections whose peer is not authorized, at most
+    /// half of them (LSN-17); 0 keeps none.
+    pub reserved_connections: usize,
     /// A connection without a session for this long is closed; zero is never.
     pub unregistered_timeout: Duration,
     /// A PROXY header must be complete within this time (LSN-3).
@@ -144,6 +147,7 @@ impl Listener {
             limits: Limits {
                 max_connections: 60_000,
                 max_connections_per_source: 0,
+                reserved_connections: 0,
                 unregistered_timeout: ms(120_000),
                 proxy_header_timeout: ms(1_000),
                 handshake_timeout: ms(10_000),
@@ -167,6 +171,7 @@ impl Listener {
             services: vec![Service::Management],
             limits: Limits {
                 max_connections: 256,
+                reserved_connections: 16,
                 unregistered_timeout: ms(0),
                 max_connection_memory_bytes: 64 << 20,
                 ..agent.limits
@@ -330,6 +335,8 @@ pub struct Command {
 /// `[memory]`, and what the machine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Memory {
+    /// Bytes that unfinished requests of all connections may hold together (LSN-16).
+    pub max_unfinished_request_bytes: usize,
     /// `[memory.shedding]`.
     pub shedding: Shedding,
     /// The memory that this process may use; no key.
@@ -448,6 +455,7 @@ impl Default for Config {
                 slow_caller_timeout: ms(5_000),
             },
             memory: Memory {
+                max_unfinished_request_bytes: 256 << 20,
                 shedding: Shedding {
                     enabled: true,
                     interval: ms(1_000),

@@ -15,7 +15,8 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::answers::{AnswerLedger, PieceId};
-use super::flood::Costly;
+use super::charge::NodeMemory;
+use super::close::CloseReason;
 use super::pause::Pauses;
 use crate::observe::metrics::Metrics;
 use crate::pki::{BadCertificate, PeerCertificate};
@@ -49,21 +50,8 @@ pub(crate) struct ConnectionLimits {
     pub(crate) max_message_bytes: usize,
     /// Bytes of unfinished requests (LSN-6).
     pub(crate) max_memory_bytes: usize,
-}
-
-/// Why a connection is closed by this side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CloseReason {
-    /// No HTTP/2 within the preface timeout.
-    NoPreface,
-    /// No byte within the idle timeout.
-    Idle,
-    /// No session within the unregistered timeout.
-    Unregistered,
-    /// An answer waited too long behind a closed window.
-    AnswerNotTaken,
-    /// The connection holds too much, or the listener gave up waiting for it.
-    Killed,
+    /// What all connections of the node share (LSN-16).
+    pub(crate) node_memory: Arc<NodeMemory>,
 }
 
 /// What to do with a connection now.
@@ -105,6 +93,7 @@ pub(crate) struct Connection {
     held: AtomicUsize,
     answers: Mutex<AnswerLedger>,
     signal: AtomicU8,
+    flooded: AtomicBool,
     driver: AtomicWaker,
     pauses: Pauses,
 }
@@ -132,6 +121,7 @@ impl Connection {
             held: AtomicUsize::new(0),
             answers: Mutex::default(),
             signal: AtomicU8::new(Signal::Serve as u8),
+            flooded: AtomicBool::new(false),
             driver: AtomicWaker::new(),
             pauses: Pauses::default(),
         })
@@ -222,13 +212,30 @@ impl Connection {
         Some(self.opened + since + timeout)
     }
 
-    /// Counts a connection that is closed because its peer floods.
-    pub(crate) fn flooded(&self, frame: Costly) {
-        self.metrics.grpc_connection_killed_total.inc();
-        debug!(
-            ?frame,
-            "connection closed: the peer sends too many costly frames"
-        );
+    /// Counts that this side closes it.
+    pub(crate) fn closed_for(&self, reason: CloseReason) {
+        reason.count(&self.metrics);
+        if reason.is_flood() {
+            self.flooded.store(true, Ordering::Relaxed);
+        }
+        debug!(?reason, "connection closed by this side");
+    }
+
+    /// Whether it was closed for a flood.
+    pub(super) fn has_flooded(&self) -> bool {
+        self.flooded.load(Ordering::Relaxed)
+    }
+
+    /// Completes when it is to be drained or killed.
+    pub(super) async fn asked_to_end(&self) {
+        std::future::poll_fn(|cx| self.poll_signal(cx, Signal::Serve)).await;
+    }
+
+    /// Closes it at once, and counts that once.
+    pub(crate) fn kill(&self, reason: CloseReason) {
+        if self.signal(Signal::Kill) {
+            self.closed_for(reason);
+        }
     }
 
     /// Asks the task of this connection for something; the stronger of two requests wins. Whether
@@ -237,6 +244,21 @@ impl Connection {
         let before = self.signal.fetch_max(signal as u8, Ordering::AcqRel);
         self.driver.wake();
         before < signal as u8
+    }
+
+    /// Whether it is about to end.
+    pub(super) fn is_killed(&self) -> bool {
+        self.signal.load(Ordering::Acquire) == Signal::Kill as u8
+    }
+
+    /// One of its requests holds `to` bytes where it held `from`. Whether all of them together hold
+    /// what they may (LSN-6).
+    pub(super) fn hold(&self, from: usize, to: usize) -> bool {
+        let total = match to.checked_sub(from) {
+            Some(more) => self.held.fetch_add(more, Ordering::Relaxed) + more,
+            None => self.held.fetch_sub(from - to, Ordering::Relaxed) - (from - to),
+        };
+        total <= self.limits.max_memory_bytes
     }
 
     /// What was asked, registering the task for the next request.
@@ -342,176 +364,5 @@ impl Drop for Watched {
     }
 }
 
-/// Bytes of an unfinished request, charged to its connection until dropped (LSN-6).
-#[derive(Debug)]
-pub(crate) struct Charge {
-    connection: Arc<Connection>,
-    bytes: usize,
-}
-
-/// The connection held more than its limit and is being closed.
-#[derive(Debug, thiserror::Error)]
-#[error("the connection holds too many bytes of unfinished requests")]
-pub(crate) struct OverBudget;
-
-impl Charge {
-    pub(crate) fn new(connection: &Arc<Connection>) -> Self {
-        Self {
-            connection: Arc::clone(connection),
-            bytes: 0,
-        }
-    }
-
-    /// Whom it is charged to.
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
-    }
-
-    /// Charges `bytes` in place of what was charged before. Over the limit the connection is
-    /// killed and counted.
-    pub(crate) fn set(&mut self, bytes: usize) -> Result<(), OverBudget> {
-        let before = std::mem::replace(&mut self.bytes, bytes);
-        let held = &self.connection.held;
-        let total = if bytes >= before {
-            held.fetch_add(bytes - before, Ordering::Relaxed) + (bytes - before)
-        } else {
-            held.fetch_sub(before - bytes, Ordering::Relaxed) - (before - bytes)
-        };
-        if total <= self.connection.limits.max_memory_bytes {
-            return Ok(());
-        }
-        // Its other requests may still come here before it ends.
-        if self.connection.signal(Signal::Kill) {
-            self.connection.metrics.grpc_connection_killed_total.inc();
-        }
-        Err(OverBudget)
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.connection
-            .held
-            .fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn connection() -> Arc<Connection> {
-        connection_that_may_lack_a_session(Duration::ZERO)
-    }
-
-    fn connection_that_may_lack_a_session(unregistered_timeout: Duration) -> Arc<Connection> {
-        let limits = ConnectionLimits {
-            preface_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(180),
-            unregistered_timeout,
-            answer_patience: Duration::from_secs(30),
-            request_timeout: Duration::from_secs(30),
-            max_message_bytes: 1024,
-            max_memory_bytes: 1000,
-        };
-        let metrics = Arc::new(Metrics::new("test").unwrap());
-        Connection::new(
-            "[::ffff:192.0.2.7]:1234".parse().unwrap(),
-            Arc::new(limits),
-            metrics,
-        )
-    }
-
-    fn at(connection: &Connection, seconds: u64) -> Instant {
-        connection.opened + Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn origin_4_an_ipv4_mapped_peer_is_folded() {
-        assert_eq!(connection().peer_ip().to_string(), "192.0.2.7");
-    }
-
-    #[test]
-    fn a_connection_without_a_session_has_to_go_whatever_it_sends() {
-        let c = connection_that_may_lack_a_session(Duration::from_secs(120));
-        let gone = Verdict::Close(CloseReason::Unregistered);
-        c.byte_received(at(&c, 119), true);
-        assert_eq!(c.verdict(at(&c, 119)), Verdict::CheckAt(at(&c, 120)));
-        assert_eq!(c.verdict(at(&c, 120)), gone);
-        c.session_began();
-        c.session_began();
-        assert_eq!(c.verdict(at(&c, 200)), Verdict::CheckAt(at(&c, 299)));
-        c.session_ended(at(&c, 150));
-        assert_eq!(c.verdict(at(&c, 298)), Verdict::CheckAt(at(&c, 299)));
-        c.session_ended(at(&c, 160));
-        assert_eq!(c.verdict(at(&c, 279)), Verdict::CheckAt(at(&c, 280)));
-        assert_eq!(c.verdict(at(&c, 280)), gone);
-    }
-
-    #[test]
-    fn half_a_preface_is_closed_after_the_preface_timeout() {
-        let c = connection();
-        c.byte_received(at(&c, 9), false);
-        assert_eq!(c.verdict(at(&c, 9)), Verdict::CheckAt(at(&c, 10)));
-        assert_eq!(
-            c.verdict(at(&c, 10)),
-            Verdict::Close(CloseReason::NoPreface)
-        );
-    }
-
-    #[test]
-    fn the_preface_is_waited_for_after_the_handshake() {
-        let c = connection();
-        c.secured(at(&c, 7));
-        assert_eq!(c.verdict(at(&c, 16)), Verdict::CheckAt(at(&c, 17)));
-        assert_eq!(
-            c.verdict(at(&c, 17)),
-            Verdict::Close(CloseReason::NoPreface)
-        );
-    }
-
-    #[test]
-    fn lsn_4_no_byte_for_the_idle_timeout_closes() {
-        let c = connection();
-        c.byte_received(at(&c, 20), true);
-        assert_eq!(c.verdict(at(&c, 21)), Verdict::CheckAt(at(&c, 200)));
-        assert_eq!(c.verdict(at(&c, 200)), Verdict::Close(CloseReason::Idle));
-        c.byte_received(at(&c, 200), true);
-        assert_eq!(c.verdict(at(&c, 200)), Verdict::CheckAt(at(&c, 380)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_nobody_takes_closes_the_connection() {
-        let c = connection();
-        c.byte_received(at(&c, 0), true);
-        assert_eq!(c.verdict(at(&c, 0)), Verdict::CheckAt(at(&c, 180)));
-        tokio::time::advance(Duration::from_secs(5)).await;
-        let mut answer = c.watch(Bytes::from_static(b"answer"));
-        assert_eq!(answer, "answer");
-        assert_eq!(c.verdict(at(&c, 34)), Verdict::CheckAt(at(&c, 35)));
-        let written = answer.split_to(2);
-        drop(written);
-        assert_eq!(
-            c.verdict(at(&c, 35)),
-            Verdict::Close(CloseReason::AnswerNotTaken)
-        );
-        drop(answer);
-        assert_eq!(c.verdict(at(&c, 35)), Verdict::CheckAt(at(&c, 180)));
-    }
-
-    #[test]
-    fn lsn_6_a_connection_over_its_budget_is_killed_and_counted() {
-        let c = connection();
-        let mut a = Charge::new(&c);
-        let mut b = Charge::new(&c);
-        a.set(600).unwrap();
-        b.set(400).unwrap();
-        a.set(500).unwrap();
-        assert!(b.set(501).is_err());
-        assert!(a.set(501).is_err());
-        assert_eq!(c.metrics.grpc_connection_killed_total.get(), 1);
-        assert_eq!(c.signal.load(Ordering::Relaxed), Signal::Kill as u8);
-        drop((a, b));
-        assert_eq!(c.held.load(Ordering::Relaxed), 0);
-    }
-}
+mod tests;

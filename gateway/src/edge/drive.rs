@@ -13,7 +13,8 @@ use hyper::server::conn::http2;
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
-use super::connection::{CloseReason, Connection, Signal, Verdict};
+use super::close::CloseReason;
+use super::connection::{Connection, Signal, Verdict};
 use super::flood;
 
 /// An idle peer that was sent GOAWAY has this long to leave by itself.
@@ -31,34 +32,35 @@ where
         if let Poll::Ready(signal) = connection.poll_signal(cx, seen) {
             seen = signal;
             match signal {
-                Signal::Kill => return Poll::Ready(Err(CloseReason::Killed)),
+                // Whoever asked for it counts it.
+                Signal::Kill => return Poll::Ready(Ok(())),
                 Signal::Drain | Signal::Serve => served.as_mut().drain(),
             }
         }
         while check.as_mut().poll(cx).is_ready() {
             match connection.verdict(Instant::now()) {
                 // What it subscribes meanwhile comes too late: its calls would go elsewhere.
-                _ if leaving == Some(CloseReason::Unregistered) => {
-                    return Poll::Ready(Err(CloseReason::Unregistered));
-                }
+                _ if leaving == Some(CloseReason::Unregistered) => return Poll::Ready(Ok(())),
                 // A peer that lives is told, so that it sends no call into a closed socket.
                 Verdict::Close(reason @ (CloseReason::Idle | CloseReason::Unregistered))
                     if leaving.is_none() =>
                 {
-                    if reason == CloseReason::Unregistered {
-                        let metrics = connection.metrics();
-                        metrics.listener_unregistered_closed_total.inc();
-                    }
+                    connection.closed_for(reason);
                     leaving = Some(reason);
                     served.as_mut().drain();
                     check.as_mut().reset(Instant::now() + LEAVE_TIME);
                 }
-                Verdict::Close(reason) => return Poll::Ready(Err(reason)),
+                Verdict::Close(reason) => {
+                    if leaving.is_none() {
+                        connection.closed_for(reason);
+                    }
+                    return Poll::Ready(Ok(()));
+                }
                 Verdict::CheckAt(at) => check.as_mut().reset(at),
             }
         }
         if let Poll::Ready(result) = served.as_mut().poll(cx) {
-            return Poll::Ready(Ok(result));
+            return Poll::Ready(result);
         }
         // The poll above may have handed over an answer, which has to be watched.
         if connection.has_answers() {
@@ -73,20 +75,11 @@ where
         Poll::Pending
     })
     .await;
-    match ended {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            if flood::ended_by_http2(&error) {
-                connection.metrics().grpc_connection_killed_total.inc();
-            }
-            debug!(%error, "connection ended");
+    if let Err(error) = ended {
+        if flood::ended_by_http2(&error) {
+            connection.closed_for(CloseReason::Http2Flood);
         }
-        Err(reason) => {
-            if reason == CloseReason::AnswerNotTaken {
-                connection.metrics().grpc_connection_killed_total.inc();
-            }
-            debug!(?reason, "connection closed by this side");
-        }
+        debug!(%error, "connection ended");
     }
 }
 

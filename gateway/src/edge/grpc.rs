@@ -18,7 +18,8 @@ use tonic::Status;
 use yuzu_proto::wire::{GRPC_PREFIX, WireError, put_grpc_prefix};
 
 use super::Response;
-use super::connection::{Charge, Connection};
+use super::charge::Charge;
+use super::connection::Connection;
 use super::deframe::Deframer;
 
 /// Messages up to this size are copied behind their prefix so that they leave in one DATA frame.
@@ -116,10 +117,10 @@ pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
 
 /// Reads the one message of a unary request (LSN-7, LSN-8 and the listener's message limit). The
 /// charge stands for it in the budget of the connection: it is kept as long as the message, so that
-/// requests waiting for the server count too (PERMIT-15).
+/// requests waiting for the server count too (PERMIT-15), and in that of the node (LSN-16).
 ///
 /// # Errors
-/// The status to answer: 8 over the limit, 4 not complete in time, 12 compressed, 13 malformed or
+/// The status to answer: 8 over a limit, 4 not complete in time, 12 compressed, 13 malformed or
 /// cut short, 1 when the stream was reset.
 pub(crate) async fn read_unary(
     body: Incoming,
@@ -142,7 +143,7 @@ async fn read_message(
     connection: &Arc<Connection>,
 ) -> Result<(Bytes, Charge), Status> {
     let mut deframer = Deframer::new(connection.limits().max_message_bytes);
-    let mut charge = Charge::new(connection);
+    let mut charge = Charge::of_request(connection);
     let mut message = None;
     let mut received = 0;
     while let Some(frame) = body.frame().await {
@@ -158,19 +159,15 @@ async fn read_message(
         deframer.push(data);
         if let Some(whole) = deframer.next()? {
             count_extra(connection, received - GRPC_PREFIX - whole.len());
-            over_budget(charge.set(whole.len()))?;
+            charge.set(whole.len())?;
             message = Some(whole);
         } else {
-            over_budget(charge.set(deframer.held()))?;
+            charge.set(deframer.held())?;
         }
     }
     let cut_short = "the request ended before its message was complete";
     let message = message.ok_or_else(|| Status::internal(cut_short))?;
     Ok((message, charge))
-}
-
-fn over_budget(charged: Result<(), super::connection::OverBudget>) -> Result<(), Status> {
-    charged.map_err(|error| Status::resource_exhausted(error.to_string()))
 }
 
 fn count_extra(connection: &Connection, bytes: usize) {

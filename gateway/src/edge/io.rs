@@ -58,7 +58,7 @@ impl<I> CountedIo<I> {
         match flooded {
             None => Ok(()),
             Some(frame) => {
-                self.connection.flooded(frame);
+                self.connection.closed_for(frame.into());
                 Err(io::Error::new(
                     io::ErrorKind::ConnectionAborted,
                     "peer floods",

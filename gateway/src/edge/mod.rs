@@ -4,8 +4,12 @@
 //! end, and for what one connection may cost. Must never know a service: what a request means is
 //! decided by the [`Handler`] above.
 
+mod acceptor;
 pub(crate) mod answers;
+pub(crate) mod charge;
+pub(crate) mod close;
 pub(crate) mod connection;
+mod cooldown;
 pub(crate) mod deframe;
 mod dispatch;
 mod drive;
@@ -15,10 +19,11 @@ pub(crate) mod io;
 pub(crate) mod listener;
 pub(crate) mod origin;
 pub(crate) mod pause;
+mod places;
 mod proxy_protocol;
 mod sources;
 mod stream;
-mod terms;
+pub(crate) mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod tls;
@@ -40,6 +45,9 @@ pub(crate) trait Handler: Send + Sync + 'static {
         request: http::Request<hyper::body::Incoming>,
         connection: Arc<connection::Connection>,
     ) -> Pin<Box<dyn Future<Output = Response> + Send>>;
+
+    /// Whether what is kept from others is open to the peer of this connection, as it is judged now.
+    fn authorizes(&self, connection: &connection::Connection) -> bool;
 
     /// The connection is gone: no request of it comes any more.
     fn connection_closed(&self, key: ConnectionKey);

@@ -4,19 +4,23 @@
 //! keeps the terms that it began under; only whom a listener believes about the origin of a call is
 //! asked anew for each call. Must never touch a connection.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
+use super::charge::NodeMemory;
 use super::connection::ConnectionLimits;
+use super::cooldown::Cooldowns;
 use super::flood::FloodLimits;
 use super::origin::OriginRule;
+use super::places::Places;
 use super::sources::Sources;
 use crate::config;
 use crate::observe::metrics::Metrics;
+use crate::supervise::NodeSupervisor;
 use crate::tuning::Ceiling;
 
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,6 +28,16 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 const PROXY_HEADER_FAILURES: [&str; 3] = ["timeout", "malformed", "closed"];
+
+/// What the listeners of a node share.
+#[derive(Debug)]
+pub(crate) struct NodeParts {
+    /// Room for unfinished requests (LSN-16).
+    pub(crate) memory: Arc<NodeMemory>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Where the restarts of the accept loops count (GEN-3).
+    pub(crate) supervisor: NodeSupervisor,
+}
 
 /// What a connection is accepted under.
 #[derive(Debug)]
@@ -33,6 +47,7 @@ pub(super) struct Terms {
     pub(super) proxy_header_timeout: Duration,
     pub(super) handshake_timeout: Duration,
     pub(super) builder: http2::Builder<TokioExecutor>,
+    pub(super) places: Places,
 }
 
 /// Who may come in, and on which terms.
@@ -41,17 +56,22 @@ pub(super) struct Intake {
     /// Open connections (LSN-2).
     pub(super) slots: Arc<Ceiling>,
     pub(super) sources: Arc<Sources>,
+    cooldowns: Mutex<Cooldowns>,
     terms: ArcSwap<Terms>,
+    memory: Arc<NodeMemory>,
     metrics: Arc<Metrics>,
 }
 
 impl Intake {
-    pub(super) fn new(config: &config::Listener, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(config: &config::Listener, node: &NodeParts) -> Self {
+        let (memory, metrics) = (&node.memory, &node.metrics);
         let intake = Self {
             slots: Ceiling::new(config.limits.max_connections),
             sources: Sources::new(config.limits.max_connections_per_source),
-            terms: ArcSwap::from_pointee(Terms::of(config, &metrics)),
-            metrics,
+            cooldowns: Mutex::default(),
+            terms: ArcSwap::from_pointee(Terms::of(config, memory, metrics)),
+            memory: Arc::clone(memory),
+            metrics: Arc::clone(metrics),
         };
         intake.show(config);
         intake
@@ -61,9 +81,16 @@ impl Intake {
     pub(super) fn retune(&self, config: &config::Listener) {
         self.slots.resize(config.limits.max_connections);
         self.sources.limit(config.limits.max_connections_per_source);
-        let terms = Terms::of(config, &self.metrics);
+        let terms = Terms::of(config, &self.memory, &self.metrics);
         self.terms.store(Arc::new(terms));
         self.show(config);
+    }
+
+    /// Who has just flooded.
+    pub(super) fn cooldowns(&self) -> MutexGuard<'_, Cooldowns> {
+        self.cooldowns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The terms of a connection that comes now.
@@ -87,6 +114,8 @@ impl Intake {
             .set(i64::try_from(config.limits.max_connections).unwrap_or(i64::MAX));
         let refused = &metrics.listener_source_refused_total;
         refused.with_label_values(&[name]);
+        let delayed = &metrics.listener_source_delayed_total;
+        delayed.with_label_values(&[name]);
         if self.terms.load().origin.expects_proxy_header() {
             let family = &metrics.listener_proxy_header_failures_total;
             for kind in PROXY_HEADER_FAILURES {
@@ -97,10 +126,11 @@ impl Intake {
 }
 
 impl Terms {
-    fn of(config: &config::Listener, metrics: &Arc<Metrics>) -> Self {
+    fn of(config: &config::Listener, memory: &Arc<NodeMemory>, metrics: &Arc<Metrics>) -> Self {
         let config::Limits {
-            max_connections: _,
+            max_connections,
             max_connections_per_source: _,
+            reserved_connections,
             unregistered_timeout,
             proxy_header_timeout,
             handshake_timeout,
@@ -110,6 +140,11 @@ impl Terms {
             max_header_list_bytes: _,
         } = config.limits;
         let idle_timeout = config.http2.idle_timeout;
+        // To a listener of agents everybody is a stranger.
+        let reserved = match config.serves(config::Service::Agent) {
+            true => 0,
+            false => reserved_connections,
+        };
         Self {
             limits: Arc::new(ConnectionLimits {
                 preface_timeout: PREFACE_TIMEOUT.min(idle_timeout),
@@ -119,11 +154,13 @@ impl Terms {
                 request_timeout,
                 max_message_bytes,
                 max_memory_bytes: max_connection_memory_bytes,
+                node_memory: Arc::clone(memory),
             }),
             origin: OriginRule::new(config.origin.clone(), Arc::clone(metrics)),
             proxy_header_timeout,
             handshake_timeout,
             builder: http2_builder(config),
+            places: Places::new(max_connections, reserved),
         }
     }
 }

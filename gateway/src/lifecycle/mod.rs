@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::agent_service::AgentService;
 use crate::command::Router;
 use crate::config;
+use crate::edge::charge::NodeMemory;
 use crate::heartbeat::Batcher;
 use crate::notify::Notifier;
 use crate::observe::http::HttpServer;
@@ -44,6 +45,8 @@ pub struct Gateway {
     notifier: Notifier,
     replayer: Replayer,
     batcher: Batcher,
+    /// Room for unfinished requests.
+    memory: Arc<NodeMemory>,
     listeners: Listeners,
     health: HttpServer,
     scrape: HttpServer,

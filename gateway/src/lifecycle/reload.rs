@@ -104,6 +104,7 @@ impl Gateway {
         self.batcher.retune(heartbeat);
         self.replayer.retune(config);
         self.router.retune(command);
+        self.memory.retune(memory.max_unfinished_request_bytes);
         self.tasks.shedder.retune(memory);
         self.tasks.sampler.retune(*gauge_interval);
         self.agents.retune(*gauge_interval);

@@ -66,6 +66,11 @@ impl Handler for Services {
         Box::pin(std::future::ready(unserved()))
     }
 
+    fn authorizes(&self, connection: &Connection) -> bool {
+        let gate = self.gate.as_ref();
+        gate.is_none_or(|gate| gate.judge(connection).is_ok())
+    }
+
     fn connection_closed(&self, key: ConnectionKey) {
         self.registry.connection_closed(key);
     }

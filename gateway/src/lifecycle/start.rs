@@ -13,7 +13,9 @@ use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
 use crate::command::Router;
 use crate::config::{self, Config, Service};
+use crate::edge::charge::NodeMemory;
 use crate::edge::listener::{BoundListener, RunningListener};
+use crate::edge::terms::NodeParts;
 use crate::heartbeat::Batcher;
 use crate::management::ManagementService;
 use crate::notify::Notifier;
@@ -134,6 +136,11 @@ impl Gateway {
             batcher.clone(),
             config.observe.gauge_interval,
         ));
+        let node = NodeParts {
+            memory: NodeMemory::new(config.memory.max_unfinished_request_bytes),
+            metrics: Arc::clone(&metrics),
+            supervisor: supervisor.clone(),
+        };
         let listeners = serve(
             &config,
             bound,
@@ -141,7 +148,7 @@ impl Gateway {
             &owners,
             &router,
             &agents,
-            &supervisor,
+            &node,
         )?;
         let listeners = Arc::new(listeners);
         let tasks = start_tasks(&config, &registry, &listeners, &metrics, certificates);
@@ -165,6 +172,7 @@ impl Gateway {
             notifier,
             replayer,
             batcher,
+            memory: node.memory,
             listeners,
             health,
             scrape,
@@ -254,7 +262,7 @@ fn serve(
     owners: &Arc<OwnerContext>,
     router: &Arc<Router>,
     agents: &Arc<AgentService>,
-    node: &NodeSupervisor,
+    node: &NodeParts,
 ) -> Result<Vec<(config::Listener, RunningListener)>, StartError> {
     let management = Arc::new(ManagementService::new(
         Arc::clone(&owners.registry),
@@ -275,8 +283,7 @@ fn serve(
                 registry: Arc::clone(&owners.registry),
             };
             let tls = certificates.of(&listener.name);
-            let metrics = Arc::clone(&owners.metrics);
-            let running = bound.serve(Arc::new(services), tls, metrics, node)?;
+            let running = bound.serve(Arc::new(services), tls, node)?;
             Ok((listener, running))
         })
         .collect()

@@ -277,12 +277,31 @@ families! {
         counters(&["listener", "kind"], &[]);
     /// Connections closed because they held too much memory, flooded or left answers untaken
     grpc_connection_killed_total: IntCounter = counter();
+    /// Requests refused because unfinished requests of all connections hold too much memory
+    grpc_memory_refused_total: IntCounter = counter();
     /// Requests that were not complete in time
     grpc_recv_timeout_total: IntCounter = counter();
     /// Connections closed at once because their source address had too many
     listener_source_refused_total: IntCounterVec = counters(&["listener"], &[]);
-    /// Connections closed because they had no session for too long
-    listener_unregistered_closed_total: IntCounter = counter();
+    /// Connections that waited because their source address had just flooded
+    listener_source_delayed_total: IntCounterVec = counters(&["listener"], &[]);
+    /// Connections closed by the gateway, by the rule that ended them
+    listener_closed_total: IntCounterVec = counters(
+        &["reason"],
+        &[
+            &["no_preface"],
+            &["idle"],
+            &["unregistered"],
+            &["answer_not_taken"],
+            &["unauthorized"],
+            &["over_budget"],
+            &["pings"],
+            &["settings"],
+            &["resets"],
+            &["idle_frames"],
+            &["http2_flood"],
+        ]
+    );
     /// TLS handshakes of peers that failed
     listener_tls_handshake_failures_total: IntCounterVec = counters(&["listener", "kind"], &[]);
     /// Open connections

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::arriving::{Arriving, Place};
-use crate::edge::connection::{Charge, Connection};
+use crate::edge::charge::Charge;
+use crate::edge::connection::Connection;
 use crate::edge::deframe::Deframer;
 use crate::edge::pause::Paused;
 
@@ -34,7 +35,7 @@ impl Inbound {
         Self {
             body,
             deframer,
-            charge: Charge::new(connection),
+            charge: Charge::of_stream(connection),
             arriving: arriving.clone(),
             place: None,
         }
@@ -86,9 +87,7 @@ impl Inbound {
 
     fn received(&mut self) -> Result<Option<Bytes>, Status> {
         let message = self.deframer.next()?;
-        self.charge
-            .set(self.deframer.held())
-            .map_err(|over| Status::resource_exhausted(over.to_string()))?;
+        self.charge.set(self.deframer.held())?;
         Ok(message)
     }
 

@@ -9,8 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::config::{LimitOrigin, Listener, MemoryLimit, Shedding};
+use crate::edge::charge::NodeMemory;
 use crate::edge::connection::{Connection, ConnectionKey};
 use crate::edge::listener::BoundListener;
+use crate::edge::terms::NodeParts;
 use crate::edge::{Handler, Response, grpc};
 
 /// Serves nothing.
@@ -25,22 +27,29 @@ impl Handler for Nobody {
         Box::pin(ready(grpc::refuse(tonic::Status::unimplemented(""))))
     }
 
+    fn authorizes(&self, _: &Connection) -> bool {
+        true
+    }
+
     fn connection_closed(&self, _: ConnectionKey) {}
 }
 
 fn listener(services: &[Service]) -> (Listener, RunningListener) {
     let mut config = Listener::agent(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.services = services.to_vec();
-    let metrics = Arc::new(Metrics::new("test").unwrap());
+    let node = NodeParts {
+        memory: NodeMemory::new(1 << 20),
+        metrics: Arc::new(Metrics::new("test").unwrap()),
+        supervisor: NodeSupervisor::new(),
+    };
     let bound = BoundListener::bind(&config).unwrap();
-    let running = bound
-        .serve(Arc::new(Nobody), None, metrics, &NodeSupervisor::new())
-        .unwrap();
+    let running = bound.serve(Arc::new(Nobody), None, &node).unwrap();
     (config, running)
 }
 
 fn memory() -> Memory {
     Memory {
+        max_unfinished_request_bytes: 1 << 20,
         shedding: Shedding {
             enabled: true,
             interval: Duration::from_millis(10),

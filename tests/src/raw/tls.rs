@@ -7,7 +7,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, version};
 use std::io;
 use std::sync::Arc;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// TLS of a connection: whom it trusts, whom it expects, what it presents.
 #[derive(Debug, Clone)]
@@ -103,6 +105,15 @@ impl Tls {
         let protocols = protocols.iter().map(|p| p.as_bytes().to_vec());
         Arc::make_mut(&mut self.config).alpn_protocols = protocols.collect();
         self
+    }
+
+    /// The handshake on a bare socket.
+    ///
+    /// # Errors
+    /// As the handshake fails.
+    pub async fn connect(&self, tcp: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let connector = TlsConnector::from(Arc::clone(&self.config));
+        connector.connect(self.name.clone(), tcp).await
     }
 
     pub(super) async fn secure(&self, wire: Wire) -> io::Result<Carrier> {

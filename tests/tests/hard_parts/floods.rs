@@ -85,6 +85,8 @@ async fn pings_are_counted_per_connection_and_end_only_that_one() {
     let sent = until_killed(&mut flood, PINGS * 3 / 5, pings).await;
     assert!(sent >= PINGS, "killed after {sent}");
     bed.metric_becomes(KILLED, &[], 1.0).await;
+    let pings = &[("reason", "pings")];
+    assert_eq!(bed.metric("listener_closed_total", pings).await, 1.0);
     moderate.round_trip(PINGS).await;
     serves(&operator, &mut agent, "after").await;
     drop((flood, moderate));
@@ -139,6 +141,8 @@ async fn lsn_5_streams_accepted_and_reset_are_counted_and_end_only_that_connecti
     }
     assert!(sent >= RESETS, "killed after {sent}");
     bed.metric_becomes(KILLED, &[], 1.0).await;
+    let resets = &[("reason", "resets")];
+    assert_eq!(bed.metric("listener_closed_total", resets).await, 1.0);
     serves(&operator, &mut agent, "after").await;
     drop(flood);
     bed.stop().await;

@@ -9,7 +9,9 @@ use yuzu_tests::raw::{Connection, Options};
 use yuzu_tests::testbed::{Setup, TestBed};
 
 use super::Bystanders;
-use super::frames::{ACK, Frame, GOAWAY, HEADERS, PING, PREFACE, Peer};
+use super::frames::{
+    ACK, DATA, END_HEADERS, Frame, GOAWAY, HEADERS, PING, PREFACE, Peer, request_headers,
+};
 
 const OPEN: &str = "listener_connections";
 const AGENTS: &[(&str, &str)] = &[("listener", "agent")];
@@ -74,6 +76,7 @@ async fn lsn_3_a_preface_that_is_not_completed_is_closed() {
         peer.closed().await;
     }
     bed.metric_becomes(OPEN, AGENTS, 1.0).await;
+    assert_eq!(closed_by(&bed, "no_preface").await, 4.0);
     bystanders.are_well().await;
     bed.stop().await;
 }
@@ -240,5 +243,56 @@ async fn lsn_2_over_the_ceiling_newcomers_wait_and_get_in_when_another_leaves() 
     }
     inside.sort();
     assert_eq!(inside, ["newcomer-0", "newcomer-1", "newcomer-2"]);
+    bed.stop().await;
+}
+
+/// Connections closed so far by this rule.
+async fn closed_by(bed: &TestBed, reason: &str) -> f64 {
+    bed.metric("listener_closed_total", &[("reason", reason)])
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_never_end_keep_no_connection_without_a_session() {
+    let setup = Setup::default().agent_listener(|listener| {
+        listener.limits.unregistered_timeout = Duration::from_secs(1);
+    });
+    let bed = setup.start().await;
+    let mut bystanders = Bystanders::of(&bed).await;
+
+    // Half of a HEADERS frame.
+    let mut half = Peer::open(bed.agents(), &[]).await;
+    let block = request_headers(path::REGISTER, &[]);
+    let mut frame = (block.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([HEADERS, END_HEADERS, 0, 0, 0, 1]);
+    frame.extend(&block[..block.len() / 2]);
+    half.write(&frame).await.unwrap();
+    // As many streams as are allowed, without a byte.
+    let mut stalled = Peer::open(bed.agents(), &[]).await;
+    let streams: Vec<_> = (0..32)
+        .map(|n| Frame::request(2 * n + 1, path::REGISTER, &[]))
+        .collect();
+    stalled.send(&streams).await;
+    // 4 MiB, a byte at a time.
+    let mut slow = Peer::open(bed.agents(), &[]).await;
+    slow.send(&[
+        Frame::request(1, path::REGISTER, &[]),
+        Frame::new(DATA, 0, 1, [0, 0, 0x40, 0, 0]),
+    ])
+    .await;
+    let mut pace = tokio::time::interval(Duration::from_millis(50));
+    loop {
+        tokio::select! {
+            frame = slow.receive() => if frame.is_none() { break },
+            // The other side may have closed since.
+            _ = pace.tick() => { let _ = slow.try_send(&[Frame::new(DATA, 0, 1, [0])]).await; }
+        }
+    }
+    half.closed().await;
+    stalled.closed().await;
+    assert_eq!(closed_by(&bed, "unregistered").await, 3.0);
+    assert_eq!(bed.metric("grpc_connection_killed_total", &[]).await, 0.0);
+    bed.metric_becomes(OPEN, AGENTS, 1.0).await;
+    bystanders.are_well().await;
     bed.stop().await;
 }

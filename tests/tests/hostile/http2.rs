@@ -3,6 +3,7 @@
 use prost::Message;
 use yuzu_proto::agent::v1::HeartbeatRequest;
 use yuzu_proto::path;
+use yuzu_tests::agent::Agent;
 use yuzu_tests::raw::{CallError, Request};
 use yuzu_tests::testbed::{Setup, TestBed};
 
@@ -163,6 +164,8 @@ async fn a_flood_of_continuation_frames_ends_the_connection() {
         ends_with_calm(&mut peer).await;
         bed.metric_becomes(KILLED, &[], before + 1.0).await;
     }
+    let http2_flood = &[("reason", "http2_flood")];
+    assert_eq!(bed.metric("listener_closed_total", http2_flood).await, 2.0);
     bystanders.are_well().await;
     bed.stop().await;
 }
@@ -190,6 +193,31 @@ async fn lsn_5_streams_reset_before_they_are_accepted_end_the_connection() {
     bed.metric_becomes(KILLED, &[], 1.0).await;
     bystanders.are_well().await;
     drop(peer);
+    bed.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lsn_18_after_a_flood_its_source_waits_and_is_served_and_others_do_not_wait() {
+    let bed = TestBed::start().await;
+    let mut bystanders = Bystanders::of(&bed).await;
+    let delayed = || bed.metric("listener_source_delayed_total", &[("listener", "agent")]);
+    let mut peer = Peer::open(bed.agents(), &[]).await;
+    let flood: Vec<_> = (0..=1_000).map(Frame::ping).collect();
+    // The other side may close in the middle of it.
+    let _ = peer.try_send(&flood).await;
+    peer.closed().await;
+    bed.metric_becomes(KILLED, &[], 1.0).await;
+
+    let elsewhere = yuzu_tests::raw::Options {
+        source: Some([127, 0, 0, 2].into()),
+        ..yuzu_tests::raw::Options::default()
+    };
+    let other = Agent::attach_with(bed.agents(), "other", &elsewhere).await;
+    other.expect("nothing holds it up");
+    assert_eq!(delayed().await, 0.0);
+    bed.agent("neighbour").await;
+    assert_eq!(delayed().await, 1.0);
+    bystanders.are_well().await;
     bed.stop().await;
 }
 

@@ -94,6 +94,64 @@ async fn lsn_6_what_was_answered_is_no_longer_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lsn_16_requests_of_all_connections_share_the_room_of_the_node() {
+    let room = 8 << 20;
+    let setup = Setup::default().gateway(|config| {
+        config.memory.max_unfinished_request_bytes = room;
+    });
+    let bed = setup.start().await;
+    let mut bystanders = Bystanders::of(&bed).await;
+    // Each is far below the limit of its connection, and two of them are all that large requests
+    // may hold.
+    let mut hoarders = Vec::new();
+    let mut answers = Vec::new();
+    for n in 0..3 {
+        let hoarder = bed.bare_agent(&format!("hoarder-{n}")).await;
+        let (sender, answer) = hoarder
+            .connection
+            .begin_stream(&Request::new(path::REPORT_INVENTORY));
+        let part = frame(&vec![0; 4 << 20]).slice(..3 << 20);
+        sender.send_raw(part).await.unwrap();
+        answers.push(tokio::spawn(
+            async move { answer.await.unwrap().finish().await },
+        ));
+        hoarders.push((hoarder, sender));
+    }
+    let any = futures_util::future::select_all(answers);
+    let (refused, _, others) = tokio::time::timeout(PATIENCE, any).await.unwrap();
+    let refused = refused.unwrap().unwrap();
+    assert_eq!(refused.code, code::RESOURCE_EXHAUSTED, "{refused}");
+    assert_eq!(bed.metric("grpc_memory_refused_total", &[]).await, 1.0);
+
+    // Agents register and beat, nobody's connection ends.
+    bystanders.are_well().await;
+    bed.agent("newcomer").await;
+    assert_eq!(bed.metric(KILLED, &[]).await, 0.0);
+    assert!(others.iter().all(|other| !other.is_finished()));
+
+    // What they held is free when they have gone.
+    drop(hoarders);
+    let large = InventoryReport {
+        session_id: "x".repeat(4 << 20),
+        ..InventoryReport::default()
+    };
+    let large = large.encode_to_vec();
+    let taken = async {
+        while bystanders
+            .agent
+            .inventory_raw(&large)
+            .await
+            .unwrap()
+            .status
+            .code
+            != code::NOT_FOUND
+        {}
+    };
+    tokio::time::timeout(PATIENCE, taken).await.unwrap();
+    bed.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_declared_length_reserves_nothing() {
     let bed = TestBed::start().await;
     let mut bystanders = Bystanders::of(&bed).await;

@@ -348,3 +348,72 @@ async fn mgmt_auth_12_warnings_name_an_identity_that_admits_nobody() {
         assert!(warned, "{wanted}: {text}");
     }
 }
+
+const MANAGEMENT: &[(&str, &str)] = &[("listener", "management")];
+
+#[tokio::test]
+async fn lsn_17_strangers_that_fill_the_port_leave_places_for_the_server() {
+    let install = Install::new(Pin).pinned();
+    let setup = install.setup.clone().gateway(|config| {
+        let limits = &mut config.listeners[1].limits;
+        limits.max_connections = 8;
+        limits.reserved_connections = 2;
+        // Far beyond every wait here: no stranger leaves by itself.
+        limits.handshake_timeout = PATIENCE * 30;
+    });
+    let bed = setup.start().await;
+    let mut agent = bed.agent("a").await;
+    let mut strangers = Vec::new();
+    for _ in 0..20 {
+        let silent = tokio::net::TcpStream::connect(bed.operators()).await;
+        strangers.push(silent.expect("the kernel's handshake"));
+    }
+    let unauthorized = &[("reason", "unauthorized")];
+    bed.metric_becomes("listener_closed_total", unauthorized, 14.0)
+        .await;
+    bed.metric_becomes("listener_connections", MANAGEMENT, 6.0)
+        .await;
+
+    let server = install.operator(&bed, &install.server).await.unwrap();
+    let mut fanout = server.send(&["a"], command("first"), 60).await.unwrap();
+    serve_one(&mut agent).await;
+    assert!(fanout.rest().await.unwrap().1.is_ok());
+
+    // Agents have certificates of the same CA: their handshake is no authorization.
+    let leaf = install.authority.agent("a");
+    let mut agents = Vec::new();
+    for _ in 0..20 {
+        agents.push(install.operator(&bed, &leaf).await);
+    }
+    bed.metric_becomes("listener_connections", MANAGEMENT, 7.0)
+        .await;
+    let mut fanout = server.send(&["a"], command("second"), 60).await.unwrap();
+    serve_one(&mut agent).await;
+    assert!(fanout.rest().await.unwrap().1.is_ok());
+    let again = install.operator(&bed, &install.server).await.unwrap();
+    assert_eq!(again.list(10, "").await.unwrap().status.code, code::OK);
+    assert!(!server.connection.is_closed());
+}
+
+#[tokio::test]
+async fn lsn_17_a_withdrawn_certificate_keeps_no_place() {
+    let install = Install::new(Pin).pinned();
+    let setup = install.setup.clone().gateway(|config| {
+        let limits = &mut config.listeners[1].limits;
+        limits.max_connections = 4;
+        limits.reserved_connections = 2;
+    });
+    let bed = setup.start().await;
+    let mut old = Vec::new();
+    for _ in 0..3 {
+        let operator = install.operator(&bed, &install.server).await.unwrap();
+        assert_eq!(operator.list(10, "").await.unwrap().status.code, code::OK);
+        old.push(operator);
+    }
+    let renewed = install.authority.server();
+    install.directory.write_leaf("server", &renewed);
+    install.becomes_admitted(&bed, &renewed, true).await;
+    let gone = old[0].connection.closed();
+    let gone = tokio::time::timeout(PATIENCE, gone).await;
+    gone.expect("the first of the old ones made room");
+}

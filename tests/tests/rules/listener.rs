@@ -210,7 +210,8 @@ async fn a_connection_that_never_becomes_a_session_is_closed_whatever_it_sends()
     let both = async { tokio::join!(silent.closed(), chat, chatty.closed()) };
     tokio::time::timeout(PATIENCE, both).await.expect("closed");
     assert_eq!(
-        bed.metric("listener_unregistered_closed_total", &[]).await,
+        bed.metric("listener_closed_total", &[("reason", "unregistered")])
+            .await,
         2.0
     );
     // It was there before them, and serves on.

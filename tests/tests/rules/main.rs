@@ -8,8 +8,6 @@ mod authorization;
 mod cap;
 mod certificates;
 mod command;
-#[path = "../support/frames.rs"]
-mod frames;
 mod guardian;
 mod heartbeat;
 mod hostile_input;
@@ -31,3 +29,5 @@ mod tls;
 mod upstream;
 mod upstream_tls;
 mod verbatim;
+
+use yuzu_tests::frames;

@@ -220,3 +220,22 @@ async fn boot_24_a_listener_that_could_not_serve_is_not_bound() {
         "listener[0].tls.key_file names a key that does not belong to the certificate of cert_file"
     );
 }
+
+#[tokio::test]
+async fn lsn_3_a_peer_that_is_silent_after_its_handshake_is_closed() {
+    let install = Install::new();
+    let setup = install.setup.clone();
+    let bed = setup
+        .agent_listener(|listener| listener.http2.idle_timeout = Duration::from_secs(1))
+        .start()
+        .await;
+    let tcp = TcpStream::connect(bed.agents()).await.unwrap();
+    let mut silent = install.trusting().connect(tcp).await.unwrap();
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut rest)).await;
+    // A reset is an end like any other.
+    let _ = read.expect("the end of the connection");
+    let no_preface = &[("reason", "no_preface")];
+    bed.metric_becomes("listener_closed_total", no_preface, 1.0)
+        .await;
+}

@@ -58,6 +58,7 @@ const INTEGERS: &[(&str, u64, u64, u64)] = &[
         1_000_000,
         0,
     ),
+    ("listener.limits.reserved_connections", 0, 1_000_000, 0),
     (
         "listener.limits.unregistered_timeout_ms",
         1_000,
@@ -114,6 +115,12 @@ const INTEGERS: &[(&str, u64, u64, u64)] = &[
         100,
         3_600_000,
         30_000,
+    ),
+    (
+        "memory.max_unfinished_request_bytes",
+        100_663_296,
+        68_719_476_736,
+        268_435_456,
     ),
     ("notify.pending_max", 100, 10_000_000, 180_000),
     ("notify.probe_timeout_ms", 100, 600_000, 15_000),

@@ -8,9 +8,6 @@ mod failure;
 mod stream;
 mod verifier;
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 use webpki::CertRevocationList;
 
-use super::connection::{Connection, Signal};
+use super::connection::Connection;
 use crate::config::{ClientAuth, ListenerTls, TlsVersion};
 use crate::observe::metrics::Metrics;
 use crate::pki::{self, Credentials, PeerCertificate};
@@ -122,7 +119,8 @@ impl ServerTls {
         };
         let stream = tokio::select! {
             result = handshake => result,
-            () = asked_to_end(connection) => return None,
+            // One without a request has nothing to finish.
+            () = connection.asked_to_end() => return None,
         };
         match stream {
             Ok(stream) => {
@@ -177,13 +175,6 @@ impl Prepared {
             agent_prefix,
         })
     }
-}
-
-/// Completes when the connection is to be drained or killed; one without a request has nothing to
-/// finish.
-async fn asked_to_end(connection: &Connection) {
-    let asked = std::future::poll_fn(|cx| connection.poll_signal(cx, Signal::Serve));
-    asked.await;
 }
 
 fn server_config(

@@ -22,7 +22,7 @@ use crate::edge::connection::Connection;
 use crate::edge::tls::ServerTls;
 use crate::observe::log::{limit, limited};
 use crate::observe::metrics::Metrics;
-use policy::Reason;
+use policy::{Method, Reason};
 
 /// What is in force for all listeners of this node.
 #[derive(Debug)]
@@ -77,24 +77,28 @@ impl Gate {
         Self { authorization, tls }
     }
 
-    /// Judges one call of this connection.
+    /// Judges the peer of this connection by what is in force now.
+    pub(crate) fn judge(&self, connection: &Connection) -> Result<Method, Reason> {
+        let judge = self.authorization.judge.load();
+        let peer = connection.peer_certificate();
+        let method = judge.policy.judge(&judge.pins, peer)?;
+        let listed = peer.is_some_and(|peer| peer.is_ok_and(|peer| self.tls.has_revoked(peer)));
+        match listed {
+            true => Err(Reason::Revoked),
+            false => Ok(method),
+        }
+    }
+
+    /// Judges one call of this connection, and counts it.
     ///
     /// # Errors
     /// Status 16, the same for every reason.
     pub(crate) fn admit(&self, connection: &Connection) -> Result<(), Status> {
-        let Authorization { judge, metrics } = &*self.authorization;
-        let judge = judge.load();
-        let Judge { policy, pins } = &**judge;
-        if pins.unresolved() > 0 {
+        let metrics = &self.authorization.metrics;
+        if self.authorization.judge.load().pins.unresolved() > 0 {
             metrics.mgmt_auth_pin_unresolved_total.inc();
         }
-        let peer = connection.peer_certificate();
-        let listed = || peer.is_some_and(|peer| peer.is_ok_and(|peer| self.tls.has_revoked(peer)));
-        let judged = policy.judge(pins, peer).and_then(|method| match listed() {
-            true => Err(Reason::Revoked),
-            false => Ok(method),
-        });
-        match judged {
+        match self.judge(connection) {
             Ok(method) => {
                 metrics
                     .mgmt_auth_admitted_total

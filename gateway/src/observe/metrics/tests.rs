@@ -32,7 +32,24 @@ const AT_START: &[(&str, &str, &[&str])] = &[
             r#"{mode="forwarded_for",reason="bad_claim"}"#,
         ],
     ),
-    ("counter", "listener_unregistered_closed_total", &[""]),
+    (
+        "counter",
+        "listener_closed_total",
+        &[
+            r#"{reason="no_preface"}"#,
+            r#"{reason="idle"}"#,
+            r#"{reason="unregistered"}"#,
+            r#"{reason="answer_not_taken"}"#,
+            r#"{reason="unauthorized"}"#,
+            r#"{reason="over_budget"}"#,
+            r#"{reason="pings"}"#,
+            r#"{reason="settings"}"#,
+            r#"{reason="resets"}"#,
+            r#"{reason="idle_frames"}"#,
+            r#"{reason="http2_flood"}"#,
+        ],
+    ),
+    ("counter", "grpc_memory_refused_total", &[""]),
     ("gauge", "config_generation", &[""]),
     ("gauge", "config_last_reload_failed", &[""]),
     ("gauge", "memory_shedding_active", &[""]),
@@ -330,6 +347,11 @@ const LATER: &[(&str, &str, &str)] = &[
     ),
     (
         "counter",
+        "listener_source_delayed_total",
+        r#"{listener="agent"}"#,
+    ),
+    (
+        "counter",
         "upstream_tls_handshake_failures_total",
         r#"{kind="unknown_ca",rpc_name="register"}"#,
     ),
@@ -420,6 +442,9 @@ fn families_with_open_label_sets_have_the_labels_of_the_contract() {
         .with_label_values(&["agent", "timeout"]);
     metrics
         .listener_source_refused_total
+        .with_label_values(&["agent"]);
+    metrics
+        .listener_source_delayed_total
         .with_label_values(&["agent"]);
     metrics
         .upstream_endpoint_active

@@ -3,48 +3,67 @@
 //! Responsible for framing and for waiting. Nothing is sent that was not asked for: no
 //! acknowledgement, no window update, no answer to a PING. Every wait is bounded by [`PATIENCE`].
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use crate::agent::PATIENCE;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use yuzu_tests::agent::PATIENCE;
 
-pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What a client begins with.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(crate) const DATA: u8 = 0;
-pub(crate) const HEADERS: u8 = 1;
-pub(crate) const RST_STREAM: u8 = 3;
-pub(crate) const SETTINGS: u8 = 4;
-pub(crate) const PING: u8 = 6;
-pub(crate) const GOAWAY: u8 = 7;
-pub(crate) const WINDOW_UPDATE: u8 = 8;
-pub(crate) const CONTINUATION: u8 = 9;
+/// Frame type.
+pub const DATA: u8 = 0;
+/// Frame type.
+pub const HEADERS: u8 = 1;
+/// Frame type.
+pub const RST_STREAM: u8 = 3;
+/// Frame type.
+pub const SETTINGS: u8 = 4;
+/// Frame type.
+pub const PING: u8 = 6;
+/// Frame type.
+pub const GOAWAY: u8 = 7;
+/// Frame type.
+pub const WINDOW_UPDATE: u8 = 8;
+/// Frame type.
+pub const CONTINUATION: u8 = 9;
 
-/// END_STREAM on DATA and HEADERS, ACK on SETTINGS and PING.
-pub(crate) const END_STREAM: u8 = 1;
-pub(crate) const ACK: u8 = 1;
-pub(crate) const END_HEADERS: u8 = 4;
+/// On DATA and HEADERS.
+pub const END_STREAM: u8 = 1;
+/// On SETTINGS and PING.
+pub const ACK: u8 = 1;
+/// On HEADERS and CONTINUATION.
+pub const END_HEADERS: u8 = 4;
 
-pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
-pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;
-pub(crate) const MAX_HEADER_LIST_SIZE: u16 = 6;
+/// SETTINGS value.
+pub const MAX_CONCURRENT_STREAMS: u16 = 3;
+/// SETTINGS value.
+pub const INITIAL_WINDOW_SIZE: u16 = 4;
+/// SETTINGS value.
+pub const MAX_HEADER_LIST_SIZE: u16 = 6;
 
-pub(crate) const REFUSED_STREAM: u32 = 7;
-pub(crate) const CANCEL: u32 = 8;
-pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
+/// Error code.
+pub const REFUSED_STREAM: u32 = 7;
+/// Error code.
+pub const CANCEL: u32 = 8;
+/// Error code.
+pub const ENHANCE_YOUR_CALM: u32 = 11;
 
 const HEADER_BYTES: usize = 9;
 
 /// One frame.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Frame {
-    pub(crate) kind: u8,
-    pub(crate) flags: u8,
-    pub(crate) stream: u32,
-    pub(crate) payload: Vec<u8>,
+pub struct Frame {
+    /// Its type.
+    pub kind: u8,
+    /// Its flags.
+    pub flags: u8,
+    /// Its stream; 0 is the connection.
+    pub stream: u32,
+    /// What it carries.
+    pub payload: Vec<u8>,
 }
 
 impl std::fmt::Debug for Frame {
@@ -68,7 +87,8 @@ impl std::fmt::Debug for Frame {
 }
 
 impl Frame {
-    pub(crate) fn new(kind: u8, flags: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
+    /// A frame of these parts.
+    pub fn new(kind: u8, flags: u8, stream: u32, payload: impl Into<Vec<u8>>) -> Self {
         Self {
             kind,
             flags,
@@ -77,7 +97,8 @@ impl Frame {
         }
     }
 
-    pub(crate) fn settings(values: &[(u16, u32)]) -> Self {
+    /// SETTINGS with these values.
+    pub fn settings(values: &[(u16, u32)]) -> Self {
         let mut payload = Vec::new();
         for (id, value) in values {
             payload.extend(id.to_be_bytes());
@@ -86,25 +107,28 @@ impl Frame {
         Self::new(SETTINGS, 0, 0, payload)
     }
 
-    pub(crate) fn ping(number: u64) -> Self {
+    /// A PING that carries this number.
+    pub fn ping(number: u64) -> Self {
         Self::new(PING, 0, 0, number.to_be_bytes())
     }
 
     /// The answer to a PING with this payload.
-    pub(crate) fn pong(ping: &Frame) -> Self {
+    pub fn pong(ping: &Frame) -> Self {
         Self::new(PING, ACK, 0, ping.payload.clone())
     }
 
-    pub(crate) fn reset(stream: u32) -> Self {
+    /// RST_STREAM with CANCEL.
+    pub fn reset(stream: u32) -> Self {
         Self::new(RST_STREAM, 0, stream, CANCEL.to_be_bytes())
     }
 
-    pub(crate) fn window_update(stream: u32, by: u32) -> Self {
+    /// WINDOW_UPDATE.
+    pub fn window_update(stream: u32, by: u32) -> Self {
         Self::new(WINDOW_UPDATE, 0, stream, by.to_be_bytes())
     }
 
     /// The headers of a gRPC request; the body follows.
-    pub(crate) fn request(stream: u32, path: &str, metadata: &[(&str, &str)]) -> Self {
+    pub fn request(stream: u32, path: &str, metadata: &[(&str, &str)]) -> Self {
         Self::new(
             HEADERS,
             END_HEADERS,
@@ -114,20 +138,26 @@ impl Frame {
     }
 
     /// A whole message as the last DATA of its stream.
-    pub(crate) fn message(stream: u32, message: &[u8]) -> Self {
-        let body = yuzu_tests::raw::frame(message);
+    pub fn message(stream: u32, message: &[u8]) -> Self {
+        let body = crate::raw::frame(message);
         Self::new(DATA, END_STREAM, stream, &body[..])
     }
 
     /// The number in a RST_STREAM, or the last one in a GOAWAY.
-    pub(crate) fn error_code(&self) -> u32 {
+    ///
+    /// # Panics
+    /// When the frame is shorter.
+    pub fn error_code(&self) -> u32 {
         let at = if self.kind == GOAWAY { 4 } else { 0 };
         let bytes = self.payload[at..at + 4].try_into().unwrap();
         u32::from_be_bytes(bytes)
     }
 
     /// The pairs in a SETTINGS frame.
-    pub(crate) fn values(&self) -> Vec<(u16, u32)> {
+    ///
+    /// # Panics
+    /// Never: the chunks have their length.
+    pub fn values(&self) -> Vec<(u16, u32)> {
         let pairs = self.payload.chunks_exact(6);
         pairs
             .map(|pair| {
@@ -150,7 +180,7 @@ impl Frame {
 }
 
 /// A header block of literals that enter no table.
-pub(crate) fn request_headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
+pub fn request_headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     let fixed = [
         (":method", "POST"),
@@ -167,7 +197,7 @@ pub(crate) fn request_headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> 
 }
 
 /// One literal header field that enters no table.
-pub(crate) fn literal(name: &str, value: &str) -> Vec<u8> {
+pub fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut out = vec![0];
     for text in [name, value] {
         put_length(&mut out, text.len());
@@ -190,61 +220,97 @@ fn put_length(out: &mut Vec<u8>, len: usize) {
     out.push(rest as u8);
 }
 
-/// One socket.
-pub(crate) struct Peer {
-    socket: TcpStream,
+/// One connection, on a socket or whatever else carries bytes.
+#[derive(Debug)]
+pub struct Peer<S = TcpStream> {
+    carrier: S,
     inbox: Vec<u8>,
 }
 
 impl Peer {
     /// Connects and says nothing.
-    pub(crate) async fn dial(address: SocketAddr) -> Self {
+    ///
+    /// # Panics
+    /// When there is no connection.
+    pub async fn dial(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.expect("a connection");
         socket.set_nodelay(true).expect("a socket");
+        Self::over(socket)
+    }
+
+    /// Connects and sends the preface and SETTINGS with these values.
+    ///
+    /// # Panics
+    /// When there is no connection.
+    pub async fn open(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
+        let mut peer = Self::dial(address).await;
+        peer.begin(settings).await.expect("an open socket");
+        peer
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
+    /// Over what is connected already; says nothing.
+    pub fn over(carrier: S) -> Self {
         Self {
-            socket,
+            carrier,
             inbox: Vec::new(),
         }
     }
 
-    /// Connects and sends the preface and SETTINGS with these values.
-    pub(crate) async fn open(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
-        let mut peer = Self::dial(address).await;
-        peer.write(PREFACE).await.expect("an open socket");
-        peer.send(&[Frame::settings(settings)]).await;
-        peer
+    /// Sends the preface and SETTINGS with these values.
+    ///
+    /// # Errors
+    /// What the carrier says.
+    pub async fn begin(&mut self, settings: &[(u16, u32)]) -> io::Result<()> {
+        self.write(PREFACE).await?;
+        self.try_send(&[Frame::settings(settings)]).await
     }
 
     /// Sends bytes as they are.
-    pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.socket.write_all(bytes).await
+    ///
+    /// # Errors
+    /// What the carrier says.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.carrier.write_all(bytes).await?;
+        self.carrier.flush().await
     }
 
     /// Sends frames in one write.
-    pub(crate) async fn try_send(&mut self, frames: &[Frame]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the carrier says.
+    pub async fn try_send(&mut self, frames: &[Frame]) -> io::Result<()> {
         let mut bytes = Vec::new();
         frames.iter().for_each(|frame| frame.put(&mut bytes));
         self.write(&bytes).await
     }
 
     /// Sends frames in one write.
-    pub(crate) async fn send(&mut self, frames: &[Frame]) {
+    ///
+    /// # Panics
+    /// When the other side has closed.
+    pub async fn send(&mut self, frames: &[Frame]) {
         self.try_send(frames).await.expect("an open socket");
     }
 
     /// The next frame; none when the other side has closed.
-    pub(crate) async fn next(&mut self) -> Option<Frame> {
+    ///
+    /// # Panics
+    /// When nothing comes within [`PATIENCE`].
+    pub async fn next(&mut self) -> Option<Frame> {
         let received = tokio::time::timeout(PATIENCE, self.receive()).await;
         received.expect("a frame or the end of the connection")
     }
 
-    async fn receive(&mut self) -> Option<Frame> {
+    /// As [`Peer::next`], however long it takes. Nothing is lost when the future is dropped.
+    pub async fn receive(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.take_frame() {
                 return Some(frame);
             }
             // A reset is an end like any other.
-            if !matches!(self.socket.read_buf(&mut self.inbox).await, Ok(1..)) {
+            if !matches!(self.carrier.read_buf(&mut self.inbox).await, Ok(1..)) {
                 return None;
             }
         }
@@ -269,7 +335,10 @@ impl Peer {
     }
 
     /// The next frame that `wanted` picks; others are dropped.
-    pub(crate) async fn until(&mut self, what: &str, wanted: impl Fn(&Frame) -> bool) -> Frame {
+    ///
+    /// # Panics
+    /// When the connection ends before.
+    pub async fn until(&mut self, what: &str, wanted: impl Fn(&Frame) -> bool) -> Frame {
         let mut others = Vec::new();
         loop {
             match self.next().await {
@@ -281,7 +350,10 @@ impl Peer {
     }
 
     /// Everything until the other side closes.
-    pub(crate) async fn closed(&mut self) -> Vec<Frame> {
+    ///
+    /// # Panics
+    /// As [`Peer::next`].
+    pub async fn closed(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.next().await {
             frames.push(frame);
@@ -290,7 +362,10 @@ impl Peer {
     }
 
     /// Sends a PING and waits for its answer: whatever was sent before has been read by then.
-    pub(crate) async fn round_trip(&mut self, number: u64) {
+    ///
+    /// # Panics
+    /// When the connection ends before.
+    pub async fn round_trip(&mut self, number: u64) {
         let ping = Frame::ping(number);
         let pong = Frame::pong(&ping);
         self.send(&[ping]).await;
@@ -299,7 +374,10 @@ impl Peer {
     }
 
     /// The one message of an answer, from DATA frames that may be cut anywhere.
-    pub(crate) async fn answer(&mut self, stream: u32) -> Vec<u8> {
+    ///
+    /// # Panics
+    /// When the connection ends before, or the answer has none.
+    pub async fn answer(&mut self, stream: u32) -> Vec<u8> {
         let mut body = Vec::new();
         loop {
             let frame = self
