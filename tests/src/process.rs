@@ -18,6 +18,15 @@ const LOG_LINES: usize = 20;
 const CONFIG: &str = "gateway.toml";
 const LOG: &str = "log";
 
+/// Lines of configuration beside those that every process has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Lines<'a> {
+    /// Keys of the agent listener.
+    pub agent: &'a str,
+    /// Keys of `[upstream]` first, then tables but for `[observe]`.
+    pub more: &'a str,
+}
+
 /// A running `yuzu-gateway run`.
 #[derive(Debug)]
 pub struct GatewayProcess {
@@ -44,7 +53,7 @@ impl GatewayProcess {
     }
 
     /// As [`GatewayProcess::start`], with more lines of configuration: keys of `[upstream]`
-    /// first, then tables that are neither a listener nor `[observe]`.
+    /// first, then tables but for `[observe]`.
     ///
     /// # Errors
     /// As [`GatewayProcess::start`].
@@ -54,13 +63,28 @@ impl GatewayProcess {
         more: &str,
         limit: Duration,
     ) -> Result<Self, String> {
+        let lines = Lines { more, agent: "" };
+        Self::start_configured(binary, server, lines, limit).await
+    }
+
+    /// As [`GatewayProcess::start`], with these lines of configuration.
+    ///
+    /// # Errors
+    /// As [`GatewayProcess::start`].
+    pub async fn start_configured(
+        binary: &Path,
+        server: SocketAddr,
+        lines: Lines<'_>,
+        limit: Duration,
+    ) -> Result<Self, String> {
+        let Lines { agent, more } = lines;
         let name = format!("yuzu-gateway-{}-{}", std::process::id(), server.port());
         let directory = std::env::temp_dir().join(name);
         let io = |e: std::io::Error| format!("{}: {e}", directory.display());
         fs::create_dir_all(&directory).map_err(io)?;
         let [agents, management, health, metrics] = free_addresses().map_err(io)?;
         let text = format!(
-            "[[listener]]\nname = \"agent\"\nservices = [\"agent\"]\naddress = \"{agents}\"\n\n\
+            "[[listener]]\nname = \"agent\"\nservices = [\"agent\"]\naddress = \"{agents}\"\n{agent}\n\
              [[listener]]\nname = \"management\"\nservices = [\"management\"]\n\
              address = \"{management}\"\n\n\
              [observe]\nmetrics_address = \"{metrics}\"\nhealth_address = \"{health}\"\n\
@@ -249,7 +273,10 @@ pub fn beside(name: &str, option: &str) -> Result<PathBuf, String> {
 
 /// Free ports on loopback. Another process may take one before it is used; then the gateway says
 /// so.
-fn free_addresses<const N: usize>() -> std::io::Result<[SocketAddr; N]> {
+///
+/// # Errors
+/// What the system says.
+pub fn free_addresses<const N: usize>() -> std::io::Result<[SocketAddr; N]> {
     let mut held = Vec::new();
     let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
     for address in &mut addresses {

@@ -3,7 +3,10 @@
 use crate::server::Server;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use yuzu_proto::gateway::v1::StreamStatusNotification;
 use yuzu_server_stub::{RouteState, Rpc, State, StubConfig};
@@ -136,6 +139,34 @@ pub(crate) fn most_at_once(times: &[Instant], lasts: Duration) -> u64 {
         most = most.max(newest - oldest + 1);
     }
     most as u64
+}
+
+/// The peak of the gateway's anonymous memory, from when it is watched.
+#[derive(Debug)]
+pub(crate) struct Peak {
+    done: Arc<AtomicBool>,
+    watch: JoinHandle<Result<u64, String>>,
+}
+
+impl Peak {
+    pub(crate) fn watch(bed: &Arc<Bed>) -> Self {
+        let done = Arc::new(AtomicBool::new(false));
+        let (bed, ends) = (Arc::clone(bed), Arc::clone(&done));
+        let watch = tokio::task::spawn_blocking(move || {
+            let mut peak = 0;
+            while !ends.load(Ordering::Relaxed) {
+                peak = peak.max(bed.gateway.anonymous_memory()?);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(peak)
+        });
+        Self { done, watch }
+    }
+
+    pub(crate) async fn end(self) -> Result<u64, String> {
+        self.done.store(true, Ordering::Relaxed);
+        self.watch.await.map_err(|e| e.to_string())?
+    }
 }
 
 #[cfg(test)]

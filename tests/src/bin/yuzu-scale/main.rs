@@ -12,6 +12,7 @@ mod cold_wave;
 mod floor;
 mod frozen_server;
 mod heartbeat_cost;
+mod hostile_clients;
 mod kill_nine;
 mod memory_loss;
 mod owner_kill;
@@ -74,6 +75,7 @@ enum Scenario {
     StreamLimit,
     CancelledRegister,
     HeartbeatCost,
+    HostileClients,
     UnreadAnswers,
     MemoryLoss,
     #[value(name = "memory-loss-20ms")]
@@ -102,6 +104,7 @@ impl Scenario {
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
             Self::HeartbeatCost => heartbeat_cost::ABOUT,
+            Self::HostileClients => hostile_clients::ABOUT,
             Self::UnreadAnswers => unread_answers::ABOUT,
             Self::MemoryLoss => memory_loss::ABOUT,
             Self::MemoryLoss20Ms => memory_loss::ABOUT_20_MS,
@@ -124,6 +127,7 @@ impl Scenario {
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
             Self::HeartbeatCost => heartbeat_cost::run(binaries).await,
+            Self::HostileClients => hostile_clients::run(binaries).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
             Self::MemoryLoss => memory_loss::run(binaries, 50, false).await,
             Self::MemoryLoss20Ms => memory_loss::run(binaries, 20, false).await,

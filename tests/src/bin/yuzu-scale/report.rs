@@ -90,6 +90,15 @@ impl Report {
         );
     }
 
+    /// A number that must not be below this one.
+    pub(crate) fn at_least(&mut self, name: &str, value: u64, least: u64) {
+        self.add(
+            name,
+            Number::Count(value),
+            Some(Bound::AtLeast(Number::Count(least))),
+        );
+    }
+
     /// A time that must not be above this one.
     pub(crate) fn within(&mut self, name: &str, value: Duration, most: Duration) {
         self.add(name, value.into(), Some(Bound::AtMost(most.into())));

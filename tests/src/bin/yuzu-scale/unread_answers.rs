@@ -1,6 +1,6 @@
 //! Operators that read none of their answers, and what they cost the gateway.
 
-use crate::bed::{self, Bed, Binaries};
+use crate::bed::{self, Bed, Binaries, Peak};
 use crate::report::Report;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -139,33 +139,6 @@ fn command(id: &str) -> CommandRequest {
         command_id: id.into(),
         plugin: "shell".into(),
         ..CommandRequest::default()
-    }
-}
-
-/// The peak of the gateway's anonymous memory.
-struct Peak {
-    done: Arc<AtomicBool>,
-    watch: JoinHandle<Result<u64, String>>,
-}
-
-impl Peak {
-    fn watch(bed: &Arc<Bed>) -> Self {
-        let done = Arc::new(AtomicBool::new(false));
-        let (bed, ends) = (Arc::clone(bed), Arc::clone(&done));
-        let watch = tokio::task::spawn_blocking(move || {
-            let mut peak = 0;
-            while !ends.load(Ordering::Relaxed) {
-                peak = peak.max(bed.gateway.anonymous_memory()?);
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Ok(peak)
-        });
-        Self { done, watch }
-    }
-
-    async fn end(self) -> Result<u64, String> {
-        self.done.store(true, Ordering::Relaxed);
-        self.watch.await.map_err(|e| e.to_string())?
     }
 }
 
