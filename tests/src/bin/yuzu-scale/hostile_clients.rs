@@ -5,6 +5,7 @@ mod kinds;
 
 use crate::bed::{self, Bed, Binaries, Peak};
 use crate::report::Report;
+use crate::server::Server;
 use attack::Tally;
 use kinds::{FORGED, Kind, Target};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use yuzu_proto::agent::v1::CommandRequest;
-use yuzu_server_stub::{Rpc, StubConfig, StubServer};
+use yuzu_server_stub::{Rpc, StubConfig};
 use yuzu_tests::broadcast::percentile;
 use yuzu_tests::certs::{Authority, Directory};
 use yuzu_tests::fleet::{Fleet, Options, Outcome, Rpc as Call, Snapshot};
@@ -160,8 +161,7 @@ impl Install {
             "[[listener]]\nname = \"proxied\"\nservices = [\"agent\"]\naddress = \"{proxied}\"\n\
              {limits}origin = {{ mode = \"proxy_protocol\", sources = [\"192.0.2.1\"] }}\n"
         );
-        let server = StubServer::start(StubConfig::default()).await;
-        let server = server.map_err(|e| e.to_string())?;
+        let server = Server::start(StubConfig::default()).await?;
         let lines = Lines {
             agent: &agent,
             more: &more,
