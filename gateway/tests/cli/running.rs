@@ -1,6 +1,6 @@
 //! The binary as a running process: its log, signals, and what the service manager hears.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Stdio};
@@ -209,7 +209,12 @@ impl Manager {
     /// The next message.
     fn told(&self) -> String {
         let mut text = [0; 64];
-        let read = self.socket.recv(&mut text).expect("a message");
+        let read = loop {
+            match self.socket.recv(&mut text) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received.expect("a message"),
+            }
+        };
         String::from_utf8_lossy(&text[..read]).trim_end().to_owned()
     }
 }

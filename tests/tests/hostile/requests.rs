@@ -5,6 +5,7 @@ use std::time::Duration;
 use prost::Message;
 use yuzu_proto::agent::v1::{HeartbeatRequest, InventoryReport};
 use yuzu_proto::path;
+use yuzu_server_stub::{Action, Fault, Rpc};
 use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::raw::{Request, code, frame};
 use yuzu_tests::testbed::{Setup, TestBed};
@@ -101,25 +102,26 @@ async fn lsn_16_requests_of_all_connections_share_the_room_of_the_node() {
     });
     let bed = setup.start().await;
     let mut bystanders = Bystanders::of(&bed).await;
-    // Each is far below the limit of its connection, and two of them are all that large requests
-    // may hold.
+    let hang = Fault::new(Rpc::ProxyInventory, Action::Hang);
+    bed.server.fault(hang).unwrap();
+    // Each is far below the limit of its connection, and the two are nearly all that large
+    // requests may hold. They are held as long as the server thinks.
     let mut hoarders = Vec::new();
-    let mut answers = Vec::new();
-    for n in 0..3 {
-        let hoarder = bed.bare_agent(&format!("hoarder-{n}")).await;
-        let (sender, answer) = hoarder
-            .connection
-            .begin_stream(&Request::new(path::REPORT_INVENTORY));
-        let part = frame(&vec![0; 4 << 20]).slice(..3 << 20);
-        sender.send_raw(part).await.unwrap();
-        answers.push(tokio::spawn(
-            async move { answer.await.unwrap().finish().await },
-        ));
-        hoarders.push((hoarder, sender));
+    for n in 0..2 {
+        let hoarder = bed.agent(&format!("hoarder-{n}")).await;
+        let large = report(&hoarder.session_id, 2_800 << 10);
+        hoarders.push(tokio::spawn(async move {
+            hoarder.inventory_raw(&large).await.unwrap().status.code
+        }));
     }
-    let any = futures_util::future::select_all(answers);
-    let (refused, _, others) = tokio::time::timeout(PATIENCE, any).await.unwrap();
-    let refused = refused.unwrap().unwrap();
+    let both = bed
+        .server
+        .wait_received(Rpc::ProxyInventory, 2, PATIENCE)
+        .await;
+    both.unwrap();
+    let agent = bed.agent("large").await;
+    let large = report(&agent.session_id, 1 << 20);
+    let refused = agent.inventory_raw(&large).await.unwrap().status;
     assert_eq!(refused.code, code::RESOURCE_EXHAUSTED, "{refused}");
     assert_eq!(bed.metric("grpc_memory_refused_total", &[]).await, 1.0);
 
@@ -127,28 +129,26 @@ async fn lsn_16_requests_of_all_connections_share_the_room_of_the_node() {
     bystanders.are_well().await;
     bed.agent("newcomer").await;
     assert_eq!(bed.metric(KILLED, &[]).await, 0.0);
-    assert!(others.iter().all(|other| !other.is_finished()));
 
-    // What they held is free when they have gone.
-    drop(hoarders);
-    let large = InventoryReport {
-        session_id: "x".repeat(4 << 20),
-        ..InventoryReport::default()
-    };
-    let large = large.encode_to_vec();
-    let taken = async {
-        while bystanders
-            .agent
-            .inventory_raw(&large)
-            .await
-            .unwrap()
-            .status
-            .code
-            != code::NOT_FOUND
-        {}
-    };
+    // What they held is free when they are answered.
+    bed.server.clear_faults(None);
+    bed.server.release(None);
+    for hoarder in hoarders {
+        assert_eq!(hoarder.await.unwrap(), code::OK);
+    }
+    let taken =
+        async { while agent.inventory_raw(&large).await.unwrap().status.code != code::OK {} };
     tokio::time::timeout(PATIENCE, taken).await.unwrap();
     bed.stop().await;
+}
+
+fn report(session_id: &str, bytes: usize) -> Vec<u8> {
+    let report = InventoryReport {
+        session_id: session_id.to_owned(),
+        plugin_data: [("p".to_owned(), vec![0; bytes].into())].into(),
+        ..InventoryReport::default()
+    };
+    report.encode_to_vec()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
