@@ -5,7 +5,7 @@ use std::time::Duration;
 use yuzu_tests::floor::{CONCURRENCIES, Figures, Kind, Plan, Subject, measure};
 
 /// `measure` fails by itself when an answer is lost or doubled.
-async fn run(kind: Kind) -> Figures {
+async fn run(kind: Kind, tls: bool) -> Figures {
     let binary = Path::new(env!("CARGO_BIN_EXE_yuzu-floor"));
     let plan = Plan {
         agents: 20,
@@ -13,6 +13,7 @@ async fn run(kind: Kind) -> Figures {
         heartbeat_rate: 200.0,
         heartbeat_time: Duration::from_millis(300),
         settle: Duration::from_millis(10),
+        tls,
     };
     let figures = measure(&Subject::Floor(binary.into(), kind), &plan).await;
     figures.unwrap_or_else(|problem| panic!("{}: {problem}", kind.name()))
@@ -30,15 +31,21 @@ fn assert_complete(figures: &Figures) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plain_sockets_serve_the_load() {
-    assert_complete(&run(Kind::Tcp).await);
+    assert_complete(&run(Kind::Tcp, false).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hyper_serves_the_load() {
-    assert_complete(&run(Kind::Hyper).await);
+    assert_complete(&run(Kind::Hyper, false).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tonic_serves_the_load() {
-    assert_complete(&run(Kind::Tonic).await);
+    assert_complete(&run(Kind::Tonic, false).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hyper_and_tonic_serve_the_load_over_tls() {
+    assert_complete(&run(Kind::Hyper, true).await);
+    assert_complete(&run(Kind::Tonic, true).await);
 }

@@ -7,8 +7,9 @@
 
 use clap::Parser;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use yuzu_tests::floor::{Kind, Listeners, serve};
+use yuzu_tests::floor::{Kind, Listeners, serve, server_config};
 
 /// A server that relays between agents, operators and a control plane, without limits, timeouts
 /// or metrics: what a gateway is held against. `yuzu-scale floor` starts it.
@@ -27,6 +28,12 @@ struct Arguments {
     /// Where Registers go.
     #[arg(long)]
     server: SocketAddr,
+    /// The certificate that agents are served TLS with; plaintext without.
+    #[arg(long, requires = "key_file")]
+    cert_file: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, requires = "cert_file")]
+    key_file: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -41,7 +48,10 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<(), String> {
-    let listeners = Listeners::bind(arguments.agents_address, arguments.management_address);
+    let files = arguments.cert_file.zip(arguments.key_file);
+    let tls = files.map(|(certificate, key)| server_config(&certificate, &key));
+    let (agents, management) = (arguments.agents_address, arguments.management_address);
+    let listeners = Listeners::bind(agents, management, tls.transpose()?);
     let listeners = listeners.map_err(|e| e.to_string())?;
     let (agents, management) = listeners.addresses().map_err(|e| e.to_string())?;
     println!("agents connect to {agents}");

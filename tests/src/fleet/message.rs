@@ -3,6 +3,7 @@
 use super::Shared;
 use crate::raw::frame_message;
 use bytes::Bytes;
+use prost::Message;
 use std::time::{SystemTime, UNIX_EPOCH};
 use yuzu_proto::agent::v1::{
     AgentInfo, CommandResponse, HeartbeatRequest, InventoryReport, RegisterRequest,
@@ -11,7 +12,7 @@ use yuzu_proto::agent::v1::{
 use yuzu_proto::common::v1::{Platform, PluginInfo, Timestamp};
 
 pub(super) fn register(shared: &Shared, agent_id: &str) -> Bytes {
-    frame_message(&RegisterRequest {
+    let request = RegisterRequest {
         info: Some(AgentInfo {
             agent_id: agent_id.into(),
             hostname: format!("{agent_id}.example"),
@@ -26,7 +27,24 @@ pub(super) fn register(shared: &Shared, agent_id: &str) -> Bytes {
         }),
         enrollment_token: shared.options.enrollment_token.clone(),
         ..RegisterRequest::default()
-    })
+    };
+    frame_message(&filled(request, shared.options.register_bytes))
+}
+
+/// A request of this length at least, by what it tells of its last plugin; it may be a few bytes
+/// longer, since lengths take bytes too.
+fn filled(mut request: RegisterRequest, bytes: usize) -> RegisterRequest {
+    let missing = bytes.saturating_sub(request.encoded_len());
+    let plugins = request.info.iter_mut().flat_map(|info| &mut info.plugins);
+    if let (Some(last), true) = (plugins.last(), missing > 0) {
+        last.description = "d".repeat(missing);
+        let over = request.encoded_len().saturating_sub(bytes);
+        let plugins = request.info.iter_mut().flat_map(|info| &mut info.plugins);
+        if let Some(last) = plugins.last() {
+            last.description.truncate(missing.saturating_sub(over));
+        }
+    }
+    request
 }
 
 fn plugin(name: &str) -> PluginInfo {
@@ -90,5 +108,27 @@ fn now() -> Timestamp {
         .unwrap_or_default();
     Timestamp {
         millis_epoch: i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_register_is_as_long_as_it_is_to_be() {
+        let request = RegisterRequest {
+            info: Some(AgentInfo {
+                agent_id: "agent-1".into(),
+                plugins: vec![plugin("shell")],
+                ..AgentInfo::default()
+            }),
+            ..RegisterRequest::default()
+        };
+        let own = request.encoded_len();
+        for wanted in [200, 9_054] {
+            assert_eq!(filled(request.clone(), wanted).encoded_len(), wanted);
+        }
+        assert_eq!(filled(request, 0).encoded_len(), own);
     }
 }

@@ -35,6 +35,8 @@ pub struct Options {
     pub call_timeout: Duration,
     /// Enrollment token of every agent; empty sends none.
     pub enrollment_token: String,
+    /// Length of a Register in bytes; as long as its parts when that is more.
+    pub register_bytes: usize,
     /// The connections.
     pub connection: raw::Options,
 }
@@ -117,6 +119,7 @@ impl Options {
             backoff_scale: 1.0,
             call_timeout: Duration::from_secs(30),
             enrollment_token: String::new(),
+            register_bytes: 0,
             connection: raw::Options::default(),
         }
     }

@@ -3,6 +3,7 @@
 use super::load::{Load, Target};
 use crate::fleet::{Fleet, Options};
 use crate::operator::Operator;
+use crate::raw;
 use std::time::Duration;
 use yuzu_proto::agent::v1::CommandRequest;
 use yuzu_proto::agent::v1::command_response::Status;
@@ -20,7 +21,7 @@ pub(super) struct GrpcLoad {
 
 impl Load for GrpcLoad {
     async fn attach(
-        target: Target,
+        target: &Target,
         prefix: &str,
         agents: usize,
         heartbeat: Option<Duration>,
@@ -28,6 +29,11 @@ impl Load for GrpcLoad {
         let fleet = Fleet::start(Options {
             prefix: prefix.into(),
             heartbeat,
+            register_bytes: target.register_bytes,
+            connection: raw::Options {
+                tls: target.tls.clone(),
+                ..raw::Options::default()
+            },
             ..Options::new(target.agents, agents)
         });
         fleet

@@ -1,13 +1,18 @@
 //! What measures a floor and the gateway: agents that answer at once, and an operator.
 
+use crate::raw::Tls;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Where a load goes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) agents: SocketAddr,
     pub(super) management: SocketAddr,
+    /// TLS of the agents.
+    pub(super) tls: Option<Tls>,
+    /// Length of a Register; no matter to plain sockets.
+    pub(super) register_bytes: usize,
 }
 
 /// Attached agents and an operator.
@@ -15,7 +20,7 @@ pub(super) trait Load: Sized {
     /// Agents that dial all at once, each on its own connection; completes when all are attached.
     /// `heartbeat` is the time between two of one agent. The ids begin with `prefix`.
     async fn attach(
-        target: Target,
+        target: &Target,
         prefix: &str,
         agents: usize,
         heartbeat: Option<Duration>,

@@ -4,12 +4,12 @@ use super::grpc_load::GrpcLoad;
 use super::load::{Load, Target};
 use super::process::FloorProcess;
 use super::sockets_load::SocketsLoad;
+use super::transport::Certificates;
 use super::{Kind, usage};
 use crate::broadcast::percentile;
-use crate::process::GatewayProcess;
+use crate::process::{GatewayProcess, Lines};
 use futures_util::future::try_join_all;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -24,6 +24,10 @@ const NOTICE_LIMIT: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_millis(500);
 /// Before anything is measured: buffers and code are touched for the first time.
 const WARM_UP: u64 = 2;
+/// An agent without much to say of itself.
+const REGISTER_BYTES: usize = 200;
+/// A real agent with its plugins. A gateway keeps as much for replays.
+const LARGE_REGISTER_BYTES: usize = 9_054;
 /// Single commands of each caller, by the place in [`CONCURRENCIES`].
 const COMMANDS_EACH: [usize; 3] = [1_000, 150, 60];
 
@@ -49,6 +53,8 @@ pub struct Plan {
     pub heartbeat_time: Duration,
     /// Wait before memory is read.
     pub settle: Duration,
+    /// Agents speak TLS, operators do not. Not with [`Kind::Tcp`].
+    pub tls: bool,
 }
 
 /// Figures of one run by name.
@@ -59,43 +65,114 @@ pub type Figures = BTreeMap<String, f64>;
 /// # Errors
 /// A sentence for the user.
 pub async fn measure(subject: &Subject, plan: &Plan) -> Result<Figures, String> {
-    let server = StubServer::start(StubConfig::default());
-    let server = server.await.map_err(|e| e.to_string())?;
-    match subject {
-        Subject::Gateway(binary) => {
-            let gateway = GatewayProcess::start(binary, server.addr(), START_LIMIT).await?;
-            let run = Run {
-                process: gateway.id()?,
-                target: target(gateway.agents, gateway.management),
-                notices_of: Some(&server),
-                plan,
-            };
-            let figures = run.all::<GrpcLoad>().await;
-            figures.map_err(|problem| format!("{problem}\n{}", gateway.log_end()))
+    let mut figures = match subject {
+        Subject::Floor(_, Kind::Tcp) => {
+            let bed = Bed::start(subject, plan, REGISTER_BYTES).await?;
+            return bed.run(plan).all::<SocketsLoad>().await;
         }
-        Subject::Floor(binary, kind) => {
-            let floor = FloorProcess::start(binary, *kind, server.addr()).await?;
-            let run = Run {
-                process: floor.id,
-                target: target(floor.agents, floor.management),
-                notices_of: None,
-                plan,
-            };
-            match kind {
-                Kind::Tcp => run.all::<SocketsLoad>().await,
-                Kind::Hyper | Kind::Tonic => run.all::<GrpcLoad>().await,
+        Subject::Floor(..) | Subject::Gateway(_) => {
+            let bed = Bed::start(subject, plan, REGISTER_BYTES).await?;
+            let figures = bed.run(plan).all::<GrpcLoad>().await;
+            figures.map_err(|problem| bed.failed(&problem))?
+        }
+    };
+    // A process of its own: memory that was used once is not given back at once.
+    let bed = Bed::start(subject, plan, LARGE_REGISTER_BYTES).await?;
+    let large = bed.run(plan).idle::<GrpcLoad>(&mut Figures::new()).await;
+    let (_, _, large) = large.map_err(|problem| bed.failed(&problem))?;
+    figures.insert("idle_large_kib".into(), large);
+    let more = large - figures.get("idle_kib").copied().unwrap_or_default();
+    let kept = LARGE_REGISTER_BYTES as f64 / 1_024.0;
+    figures.insert("large_per_kept_byte".into(), more / kept);
+    Ok(figures)
+}
+
+/// A subject that runs, with its server. It ends with this value.
+#[derive(Debug)]
+struct Bed {
+    server: StubServer,
+    subject: Running,
+    target: Target,
+    _certificates: Option<Certificates>,
+}
+
+#[derive(Debug)]
+enum Running {
+    Gateway(GatewayProcess),
+    Floor(FloorProcess),
+}
+
+impl Bed {
+    async fn start(subject: &Subject, plan: &Plan, register_bytes: usize) -> Result<Self, String> {
+        let server = StubServer::start(StubConfig::default());
+        let server = server.await.map_err(|e| e.to_string())?;
+        let certificates = plan.tls.then(Certificates::new).transpose()?;
+        let files = certificates.as_ref();
+        let (subject, agents, management) = match subject {
+            Subject::Gateway(binary) => {
+                let tls = files.map_or_else(String::new, listener_tls);
+                let lines = Lines {
+                    agent: &tls,
+                    more: "",
+                };
+                let address = server.addr();
+                let gateway = GatewayProcess::start_configured(binary, address, lines, START_LIMIT);
+                let gateway = gateway.await?;
+                let (agents, management) = (gateway.agents, gateway.management);
+                (Running::Gateway(gateway), agents, management)
             }
+            Subject::Floor(binary, kind) => {
+                let floor = FloorProcess::start(binary, *kind, server.addr(), files).await?;
+                let (agents, management) = (floor.agents, floor.management);
+                (Running::Floor(floor), agents, management)
+            }
+        };
+        let target = Target {
+            agents,
+            management,
+            tls: files.map(|files| files.client.clone()),
+            register_bytes,
+        };
+        Ok(Self {
+            server,
+            subject,
+            target,
+            _certificates: certificates,
+        })
+    }
+
+    fn run<'a>(&'a self, plan: &'a Plan) -> Run<'a> {
+        let (process, notices_of) = match &self.subject {
+            Running::Gateway(gateway) => (gateway.id().unwrap_or_default(), Some(&self.server)),
+            Running::Floor(floor) => (floor.id, None),
+        };
+        Run {
+            process,
+            target: &self.target,
+            notices_of,
+            plan,
+        }
+    }
+
+    /// The problem with what the subject says of it.
+    fn failed(&self, problem: &str) -> String {
+        match &self.subject {
+            Running::Gateway(gateway) => format!("{problem}\n{}", gateway.log_end()),
+            Running::Floor(_) => problem.to_owned(),
         }
     }
 }
 
-fn target(agents: SocketAddr, management: SocketAddr) -> Target {
-    Target { agents, management }
+/// Keys of an agent listener.
+fn listener_tls(files: &Certificates) -> String {
+    let [certificate, key, ca] =
+        [&files.cert_file, &files.key_file, &files.ca_file].map(|path| path.display());
+    format!("tls = {{ cert_file = \"{certificate}\", key_file = \"{key}\", ca_file = \"{ca}\" }}")
 }
 
 struct Run<'a> {
     process: u32,
-    target: Target,
+    target: &'a Target,
     /// Who is told of every agent; a floor tells nobody.
     notices_of: Option<&'a StubServer>,
     plan: &'a Plan,
@@ -104,25 +181,33 @@ struct Run<'a> {
 impl Run<'_> {
     async fn all<L: Load>(&self) -> Result<Figures, String> {
         let mut figures = Figures::new();
-        sleep(CALM).await;
-        let bare = usage::anonymous_memory(self.process)?;
+        let (load, bare, idle) = self.idle::<L>(&mut figures).await?;
         figures.insert("bare_mib".into(), bare as f64 / f64::from(1 << 20));
-        let load = self.attached::<L>(&mut figures).await?;
-        let kib = |bytes: u64| bytes.saturating_sub(bare) as f64 / 1_024.0;
-        sleep(self.plan.settle).await;
-        let idle = kib(usage::anonymous_memory(self.process)?) / self.plan.agents as f64;
         figures.insert("idle_kib".into(), idle);
         self.broadcasts(&load, &mut figures).await?;
         for (callers, each) in CONCURRENCIES.into_iter().zip(COMMANDS_EACH) {
             self.commands(&load, callers, each, &mut figures).await?;
         }
         sleep(self.plan.settle).await;
-        let loaded = kib(usage::anonymous_memory(self.process)?) / self.plan.agents as f64;
-        figures.insert("loaded_kib".into(), loaded);
+        figures.insert("loaded_kib".into(), self.kib_per_agent(bare)?);
         load.detach().await?;
         sleep(CALM).await;
         self.heartbeats::<L>(&mut figures).await?;
         Ok(figures)
+    }
+
+    /// Attached agents, the bytes of the process without them, and the KiB each of them takes.
+    async fn idle<L: Load>(&self, figures: &mut Figures) -> Result<(L, u64, f64), String> {
+        sleep(CALM).await;
+        let bare = usage::anonymous_memory(self.process)?;
+        let load = self.attached::<L>(figures).await?;
+        sleep(self.plan.settle).await;
+        Ok((load, bare, self.kib_per_agent(bare)?))
+    }
+
+    fn kib_per_agent(&self, bare: u64) -> Result<f64, String> {
+        let more = usage::anonymous_memory(self.process)?.saturating_sub(bare);
+        Ok(more as f64 / 1_024.0 / self.plan.agents as f64)
     }
 
     async fn attached<L: Load>(&self, figures: &mut Figures) -> Result<L, String> {

@@ -11,6 +11,7 @@ mod load;
 mod measure;
 mod process;
 mod sockets_load;
+mod transport;
 mod usage;
 mod with_hyper;
 mod with_sockets;
@@ -18,11 +19,14 @@ mod with_tonic;
 
 pub use measure::{CONCURRENCIES, Figures, Plan, Subject, measure};
 pub use process::FloorProcess;
+pub use transport::server_config;
 
 use clap::ValueEnum;
+use rustls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tokio::net::TcpListener;
 
 /// As the gateway's own listeners.
@@ -55,17 +59,24 @@ impl Kind {
 pub struct Listeners {
     agents: TcpListener,
     management: TcpListener,
+    /// TLS of the agents; operators speak plaintext.
+    tls: Option<Arc<ServerConfig>>,
 }
 
 impl Listeners {
-    /// Binds both.
+    /// Binds both; agents speak TLS when there is what to serve it with.
     ///
     /// # Errors
     /// Whatever the socket calls say.
-    pub fn bind(agents: SocketAddr, management: SocketAddr) -> io::Result<Self> {
+    pub fn bind(
+        agents: SocketAddr,
+        management: SocketAddr,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> io::Result<Self> {
         Ok(Self {
             agents: listen(agents)?,
             management: listen(management)?,
+            tls,
         })
     }
 
@@ -84,6 +95,7 @@ impl Listeners {
 /// A sentence for the user.
 pub async fn serve(kind: Kind, listeners: Listeners, server: SocketAddr) -> Result<(), String> {
     match kind {
+        Kind::Tcp if listeners.tls.is_some() => Err("plain sockets have no TLS".into()),
         Kind::Tcp => with_sockets::serve(listeners).await,
         Kind::Hyper => with_hyper::serve(listeners, server).await,
         Kind::Tonic => with_tonic::serve(listeners, server).await,

@@ -3,6 +3,7 @@
 //! Must never leave the process behind: it is killed when dropped.
 
 use super::Kind;
+use super::transport::Certificates;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
@@ -26,13 +27,24 @@ pub struct FloorProcess {
 }
 
 impl FloorProcess {
-    /// Starts `binary` on free ports; `server` is where Registers go.
+    /// Starts `binary` on free ports; `server` is where Registers go. With certificates agents
+    /// speak TLS.
     ///
     /// # Errors
     /// A sentence for the user.
-    pub async fn start(binary: &Path, kind: Kind, server: SocketAddr) -> Result<Self, String> {
+    pub(super) async fn start(
+        binary: &Path,
+        kind: Kind,
+        server: SocketAddr,
+        certificates: Option<&Certificates>,
+    ) -> Result<Self, String> {
         let free = "127.0.0.1:0";
-        let mut child = Command::new(binary)
+        let mut command = Command::new(binary);
+        if let Some(files) = certificates {
+            command.arg("--cert-file").arg(&files.cert_file);
+            command.arg("--key-file").arg(&files.key_file);
+        }
+        let mut child = command
             .args(["--kind", kind.name(), "--server", &server.to_string()])
             .args(["--agents-address", free, "--management-address", free])
             .stdin(Stdio::null())

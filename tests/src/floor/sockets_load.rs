@@ -28,7 +28,7 @@ pub(super) struct SocketsLoad {
 
 impl Load for SocketsLoad {
     async fn attach(
-        target: Target,
+        target: &Target,
         prefix: &str,
         agents: usize,
         heartbeat: Option<Duration>,
@@ -37,13 +37,14 @@ impl Load for SocketsLoad {
         let dials = Arc::new(Semaphore::new(DIALS));
         let attached = Arc::new(Semaphore::new(0));
         let mut running = JoinSet::new();
+        let address = target.agents;
         for index in 0..agents {
             let (dials, attached) = (Arc::clone(&dials), Arc::clone(&attached));
             let id = agent_id(prefix, index);
             let heartbeats = Arc::clone(&heartbeats);
             running.spawn(async move {
                 let dial = dials.acquire().await;
-                let mut link = Link::open(target.agents).await?;
+                let mut link = Link::open(address).await?;
                 drop(dial);
                 write(&link.socket, &framed(ATTACH, &[], id.as_bytes()))?;
                 link.body().await?;

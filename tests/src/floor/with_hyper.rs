@@ -5,6 +5,7 @@
 
 use super::Listeners;
 use super::board::Board;
+use super::transport::Transport;
 use crate::raw::{Connection, FrameReader, Options, Request, frame, frame_message};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response};
@@ -14,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ServerConfig;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -52,22 +54,31 @@ pub(super) async fn serve(listeners: Listeners, server: SocketAddr) -> Result<()
         server: server.map_err(|e| e.to_string())?,
         acknowledged: frame_message(&acknowledged),
     });
-    let agents = accept(listeners.agents, Arc::clone(&floor));
-    let operators = accept(listeners.management, floor);
+    let agents = accept(listeners.agents, listeners.tls, Arc::clone(&floor));
+    let operators = accept(listeners.management, None, floor);
     tokio::try_join!(agents, operators)
         .map(|_| ())
         .map_err(|e| e.to_string())
 }
 
-async fn accept(listener: TcpListener, floor: Arc<Floor>) -> std::io::Result<()> {
+async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    floor: Arc<Floor>,
+) -> std::io::Result<()> {
     let builder = http2::Builder::new(TokioExecutor::new());
     loop {
-        let (stream, _) = listener.accept().await?;
-        stream.set_nodelay(true)?;
+        let (socket, _) = listener.accept().await?;
         let floor = Arc::clone(&floor);
         let service = service_fn(move |request| answer(Arc::clone(&floor), request));
         // How a connection ends does not matter to a floor.
-        tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
+        let (builder, tls) = (builder.clone(), tls.clone());
+        tokio::spawn(async move {
+            if let Ok(transport) = Transport::over(socket, tls).await {
+                let served = builder.serve_connection(TokioIo::new(transport), service);
+                let _ = served.await;
+            }
+        });
     }
 }
 

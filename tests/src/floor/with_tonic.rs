@@ -2,8 +2,12 @@
 
 use super::Listeners;
 use super::board::Board;
+use super::transport::Transport;
+use rustls::ServerConfig;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpIncoming;
@@ -45,15 +49,46 @@ pub(super) async fn serve(listeners: Listeners, server: SocketAddr) -> Result<()
         board: Arc::default(),
         server: GatewayUpstreamClient::new(endpoint.connect_lazy()),
     };
-    let agents = Server::builder()
-        .add_service(AgentServiceServer::new(floor.clone()))
-        .serve_with_incoming(TcpIncoming::from(listeners.agents).with_nodelay(Some(true)));
+    let agents = Server::builder().add_service(AgentServiceServer::new(floor.clone()));
+    let agents = async {
+        match listeners.tls {
+            None => {
+                let sockets = TcpIncoming::from(listeners.agents).with_nodelay(Some(true));
+                agents.serve_with_incoming(sockets).await
+            }
+            Some(tls) => {
+                let secured = secured(listeners.agents, tls);
+                agents.serve_with_incoming(secured).await
+            }
+        }
+    };
     let operators = Server::builder()
         .add_service(ManagementServiceServer::new(floor))
         .serve_with_incoming(TcpIncoming::from(listeners.management).with_nodelay(Some(true)));
     tokio::try_join!(agents, operators)
         .map(|_| ())
         .map_err(|e| e.to_string())
+}
+
+/// Connections after their handshakes, which run beside each other.
+fn secured(listener: TcpListener, tls: Arc<ServerConfig>) -> ReceiverStream<io::Result<Transport>> {
+    let (secured, connections) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let socket = match listener.accept().await {
+                Ok((socket, _)) => socket,
+                Err(error) => return secured.send(Err(error)).await,
+            };
+            let (tls, secured) = (Arc::clone(&tls), secured.clone());
+            tokio::spawn(async move {
+                // A handshake that fails is the client's to notice.
+                if let Ok(transport) = Transport::over(socket, Some(tls)).await {
+                    let _ = secured.send(Ok(transport)).await;
+                }
+            });
+        }
+    });
+    ReceiverStream::new(connections)
 }
 
 #[tonic::async_trait]

@@ -34,6 +34,9 @@ pub(crate) struct Options {
     /// Wait before memory is read.
     #[arg(long, default_value = "2s", value_parser = duration)]
     settle: Duration,
+    /// Agents speak TLS 1.3, at the gateway and at the floors that can: not tcp's.
+    #[arg(long)]
+    tls: bool,
     /// Prints one JSON document, with the figures of every run, instead of a table.
     #[arg(long)]
     json: bool,
@@ -54,6 +57,9 @@ impl Options {
         let floor = self.floor_binary.clone();
         let floor = floor.map_or_else(|| beside("yuzu-floor", "--floor-binary"), Ok)?;
         let mut kinds = self.kind.clone();
+        if self.tls {
+            kinds.retain(|kind| *kind != Kind::Tcp);
+        }
         kinds.sort_unstable();
         kinds.dedup();
         let floors = kinds.into_iter().map(|kind| {
@@ -79,6 +85,7 @@ impl Options {
             heartbeat_rate: self.heartbeat_rate,
             heartbeat_time: self.heartbeat_time,
             settle: self.settle,
+            tls: self.tls,
         })
     }
 }
@@ -86,7 +93,7 @@ impl Options {
 /// Whether every bound was met.
 pub(crate) async fn run(options: Options) -> Result<bool, String> {
     let (plan, subjects) = (options.plan()?, options.subjects()?);
-    let mut table = Table::default();
+    let mut table = Table::new(plan.tls);
     let mut runs = Vec::new();
     for round in 0..options.rounds {
         // Each round begins with another, so that none always follows the same.
@@ -104,13 +111,18 @@ pub(crate) async fn run(options: Options) -> Result<bool, String> {
             "agents": plan.agents,
             "broadcasts": plan.broadcasts,
             "heartbeat_rate": plan.heartbeat_rate,
+            "tls": plan.tls,
             "met": table.holds(),
             "figures": table.json(),
             "runs": runs,
         });
         println!("{document:#}");
     } else {
-        println!("{} agents, medians of {} runs", plan.agents, options.rounds);
+        let over = if plan.tls { " over TLS" } else { "" };
+        println!(
+            "{} agents{over}, medians of {} runs",
+            plan.agents, options.rounds
+        );
         println!("{}", table.text());
     }
     Ok(table.holds())
