@@ -30,6 +30,7 @@ pub struct Tally {
 struct Progress {
     running: u32,
     ended: bool,
+    succeeded: bool,
 }
 
 impl Tally {
@@ -54,7 +55,8 @@ impl Tally {
             return;
         }
         progress.ended = true;
-        if entry.response.status != Outcome::Success as i32 {
+        progress.succeeded = entry.response.status == Outcome::Success as i32;
+        if !progress.succeeded {
             self.failures += 1;
         }
     }
@@ -73,6 +75,12 @@ impl Tally {
             .values()
             .map(|progress| u64::from(progress.running))
             .sum()
+    }
+
+    /// How many of these agents have not answered with SUCCESS.
+    pub fn without_success<'a>(&self, expected: impl IntoIterator<Item = &'a str>) -> usize {
+        let succeeded = |id: &str| self.agents.get(id).is_some_and(|p| p.succeeded);
+        expected.into_iter().filter(|id| !succeeded(id)).count()
     }
 
     /// How many of these agents have not ended with a terminal frame.
@@ -191,6 +199,7 @@ mod tests {
         assert_eq!((tally.misordered, tally.failures), (1, 1));
         assert_eq!((tally.answered(), tally.running()), (2, 3));
         assert_eq!(tally.missing(["a", "b", "c", "d"]), 2);
+        assert_eq!(tally.without_success(["a", "b", "c", "d"]), 3);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod http;
 pub mod metrics;
 pub mod operator;
 pub mod process;
+pub mod random;
 pub mod raw;
 pub mod stub_process;
 pub mod testbed;

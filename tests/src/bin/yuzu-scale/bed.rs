@@ -13,7 +13,7 @@ use yuzu_server_stub::{RouteState, Rpc, State, StubConfig};
 use yuzu_tests::fleet;
 use yuzu_tests::http;
 use yuzu_tests::metrics::Metrics;
-use yuzu_tests::process::GatewayProcess;
+use yuzu_tests::process::{GatewayProcess, beside, gateway_binary};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
@@ -23,6 +23,16 @@ const POLL: Duration = Duration::from_millis(5);
 pub(crate) struct Binaries {
     pub(crate) gateway: PathBuf,
     pub(crate) stub: PathBuf,
+}
+
+impl Binaries {
+    /// Those that the user names, otherwise those beside this program.
+    pub(crate) fn find(gateway: Option<PathBuf>, stub: Option<PathBuf>) -> Result<Self, String> {
+        Ok(Self {
+            gateway: gateway.map_or_else(gateway_binary, Ok)?,
+            stub: stub.map_or_else(|| beside("yuzu-server-stub", "--stub-binary"), Ok)?,
+        })
+    }
 }
 
 /// A server in this process and a gateway in its own.

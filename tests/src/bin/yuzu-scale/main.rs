@@ -5,10 +5,12 @@
     reason = "a command-line tool"
 )]
 
+mod balance;
 mod bed;
 mod cancelled_register;
 mod churn;
 mod cold_wave;
+mod flat;
 mod floor;
 mod frozen_server;
 mod heartbeat_cost;
@@ -23,16 +25,17 @@ mod report;
 mod reset_once;
 mod server;
 mod session_cap;
+mod soak;
 mod stream_limit;
 mod tap;
 mod unread_answers;
 
 use bed::Binaries;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use yuzu_tests::process::{beside, gateway_binary};
+use std::time::Duration;
 
 /// Measures the gateway with simulated agents and a simulated server. Exits with 1 when a bound is
 /// missed, with 2 when a scenario can not be run.
@@ -49,9 +52,11 @@ enum Command {
     List,
     /// Runs scenarios one after the other.
     Run {
-        /// Which; none runs all.
+        /// Which; none runs all but `soak`.
         #[arg(value_name = "NAME")]
         scenarios: Vec<Scenario>,
+        #[command(flatten)]
+        scope: Scope,
         /// Prints one JSON document instead of tables.
         #[arg(long)]
         json: bool,
@@ -64,6 +69,31 @@ enum Command {
     },
     /// Measures the gateway beside servers that do nothing but relay.
     Floor(floor::Options),
+}
+
+/// What long scenarios let one choose.
+#[derive(Debug, Clone, Copy, Args)]
+struct Scope {
+    /// Agents of `soak` (5,000).
+    #[arg(long)]
+    agents: Option<usize>,
+    /// Minutes of `soak`.
+    #[arg(long, default_value_t = 30.0)]
+    minutes: f64,
+    /// What `soak` chooses by; it prints the one it took.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+impl Scope {
+    fn soak(self) -> Result<soak::Plan, String> {
+        let time = Duration::try_from_secs_f64(self.minutes * 60.0).map_err(|e| e.to_string())?;
+        Ok(soak::Plan {
+            agents: self.agents.unwrap_or(5_000),
+            time,
+            seed: self.seed,
+        })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,12 +117,19 @@ enum Scenario {
     PlannedStop,
     KillNine,
     Churn,
+    Soak,
 }
 
 impl Scenario {
     fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Those that take minutes, all together.
+    fn short() -> impl Iterator<Item = Self> {
+        let all = Self::value_variants().iter().copied();
+        all.filter(|&scenario| scenario != Self::Soak)
     }
 
     fn about(self) -> &'static str {
@@ -115,10 +152,11 @@ impl Scenario {
             Self::PlannedStop => planned_stop::ABOUT,
             Self::KillNine => kill_nine::ABOUT,
             Self::Churn => churn::ABOUT,
+            Self::Soak => soak::ABOUT,
         }
     }
 
-    async fn run(self, binaries: &Binaries) -> Result<Report, String> {
+    async fn run(self, binaries: &Binaries, scope: Scope) -> Result<Report, String> {
         match self {
             Self::RegisterStorm => register_storm::run(binaries).await,
             Self::ColdWave => cold_wave::run(binaries).await,
@@ -138,6 +176,7 @@ impl Scenario {
             Self::PlannedStop => planned_stop::run(binaries).await,
             Self::KillNine => kill_nine::run(binaries).await,
             Self::Churn => churn::run(binaries).await,
+            Self::Soak => soak::run(binaries, scope.soak()?).await,
         }
     }
 }
@@ -153,10 +192,17 @@ async fn main() -> ExitCode {
         }
         Command::Run {
             scenarios,
+            scope,
             json,
             gateway_binary,
             stub_binary,
-        } => run(scenarios, json, gateway_binary, stub_binary).await,
+        } => {
+            let binaries = Binaries::find(gateway_binary, stub_binary);
+            match binaries {
+                Ok(binaries) => run(scenarios, scope, json, &binaries).await,
+                Err(problem) => Err(problem),
+            }
+        }
         Command::Floor(options) => floor::run(options).await,
     };
     match done {
@@ -172,22 +218,18 @@ async fn main() -> ExitCode {
 /// Whether every bound was met.
 async fn run(
     scenarios: Vec<Scenario>,
+    scope: Scope,
     json: bool,
-    gateway: Option<PathBuf>,
-    stub: Option<PathBuf>,
+    binaries: &Binaries,
 ) -> Result<bool, String> {
-    let binaries = Binaries {
-        gateway: gateway.map_or_else(gateway_binary, Ok)?,
-        stub: stub.map_or_else(|| beside("yuzu-server-stub", "--stub-binary"), Ok)?,
-    };
     let scenarios = match scenarios.is_empty() {
-        true => Scenario::value_variants().to_vec(),
+        true => Scenario::short().collect(),
         false => scenarios,
     };
     let mut reports = Vec::new();
     for scenario in scenarios {
         let name = scenario.name();
-        let report = scenario.run(&binaries).await;
+        let report = scenario.run(binaries, scope).await;
         let report = report.map_err(|problem| format!("{name}: {problem}"))?;
         if !json {
             println!("{}", report.table(&name));

@@ -22,6 +22,7 @@ struct Figure {
 enum Number {
     Count(u64),
     Milliseconds(f64),
+    Ratio(f64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +37,7 @@ impl Number {
         match self {
             Self::Count(count) => count as f64,
             Self::Milliseconds(ms) => ms,
+            Self::Ratio(ratio) => ratio,
         }
     }
 
@@ -43,6 +45,7 @@ impl Number {
         match self {
             Self::Count(count) => count.to_string(),
             Self::Milliseconds(ms) => format!("{ms:.3} ms"),
+            Self::Ratio(ratio) => format!("{ratio:.3} x"),
         }
     }
 }
@@ -109,6 +112,12 @@ impl Report {
         self.add(name, value.into(), Some(Bound::AtLeast(least.into())));
     }
 
+    /// A ratio that must not be above this one.
+    pub(crate) fn times(&mut self, name: &str, value: f64, most: f64) {
+        let bound = Bound::AtMost(Number::Ratio(most));
+        self.add(name, Number::Ratio(value), Some(bound));
+    }
+
     /// A number without a bound.
     pub(crate) fn count(&mut self, name: &str, value: u64) {
         self.add(name, Number::Count(value), None);
@@ -159,6 +168,7 @@ impl Report {
                 "unit": match figure.value {
                     Number::Count(_) => "count",
                     Number::Milliseconds(_) => "ms",
+                    Number::Ratio(_) => "times",
                 },
                 "bound": figure.bound.map(Bound::text),
                 "met": figure.holds(),
