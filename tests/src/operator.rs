@@ -9,12 +9,15 @@ use crate::raw::{Answer, CallError, Connection, Options, Receiver, Request, Stat
 use bytes::Bytes;
 use prost::Message;
 use std::net::SocketAddr;
+use yuzu_proto::agent::v1::command_response::Status as Outcome;
 use yuzu_proto::agent::v1::{CommandRequest, CommandResponse};
 use yuzu_proto::path;
+use yuzu_proto::peek::CommandResponsePeek;
 use yuzu_proto::server::v1::{
     AgentEvent, GetAgentRequest, ListAgentsRequest, QueryInventoryRequest, SendCommandRequest,
     WatchEventsRequest,
 };
+use yuzu_proto::wire;
 
 /// An operator with one connection.
 #[derive(Debug)]
@@ -193,6 +196,21 @@ impl Fanout {
             .map_err(|status| format!("the fan-out ended with {status}"))
     }
 
+    /// Reads to the end, without decoding more than it must: the answers with SUCCESS.
+    ///
+    /// # Errors
+    /// As [`Fanout::next`], and when the stream ends otherwise than with OK.
+    pub async fn successes(&mut self) -> Result<usize, String> {
+        let mut answers = 0;
+        loop {
+            match next(&mut self.receiver).await? {
+                Ok(entry) => answers += usize::from(is_success(&entry)),
+                Err(status) if status.is_ok() => return Ok(answers),
+                Err(status) => return Err(format!("a command ended with {status}")),
+            }
+        }
+    }
+
     /// All entries that are left, and how the stream ended.
     ///
     /// # Errors
@@ -237,6 +255,16 @@ async fn next(receiver: &mut Receiver) -> Result<Result<Bytes, Status>, String> 
         Some(raw) => Ok(Ok(raw)),
         None => Ok(Err(receiver.status().cloned().ok_or("no status")?)),
     }
+}
+
+/// Whether an entry is an answer with SUCCESS.
+fn is_success(entry: &[u8]) -> bool {
+    let response = wire::fields(entry)
+        .filter_map(Result::ok)
+        .find(|field| field.number == 2);
+    let response = response.and_then(|field| field.bytes().ok());
+    let peek = response.and_then(|response| CommandResponsePeek::peek(response).ok());
+    peek.is_some_and(|peek| peek.status == Outcome::Success as i32)
 }
 
 fn entry(raw: Bytes) -> Result<Entry, String> {

@@ -160,10 +160,7 @@ impl GatewayProcess {
     /// # Errors
     /// When the process is gone or the system does not tell.
     pub fn anonymous_memory(&self) -> Result<u64, String> {
-        let pid = self.child.id().ok_or("the gateway has ended")?;
-        let status =
-            fs::read_to_string(format!("/proc/{pid}/status")).map_err(|e| e.to_string())?;
-        rss_anon(&status).ok_or_else(|| "the system tells no RssAnon".into())
+        anonymous_memory_of(self.id()?)
     }
 
     /// Processor time so far, of all threads that live.
@@ -239,6 +236,16 @@ fn spawn(binary: &Path, directory: &Path) -> Result<Child, String> {
         .kill_on_drop(true)
         .spawn()
         .map_err(|e| format!("{} does not start: {e}", binary.display()))
+}
+
+/// Anonymous resident memory of a process, in bytes.
+///
+/// # Errors
+/// When the process is gone or the system does not tell.
+pub fn anonymous_memory_of(process: u32) -> Result<u64, String> {
+    let path = format!("/proc/{process}/status");
+    let status = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+    rss_anon(&status).ok_or_else(|| format!("{path} tells no RssAnon"))
 }
 
 /// `yuzu-gateway` beside the running binary.

@@ -8,7 +8,11 @@ use crate::fleet;
 use crate::http;
 use crate::metrics::Metrics;
 use crate::operator::Operator;
+use crate::raw::Dialer;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use yuzu_gateway::config::{Config, Endpoint, Listener};
 use yuzu_gateway::{Gateway, StopReport};
@@ -16,6 +20,9 @@ use yuzu_proto::gateway::v1::StreamStatusNotification;
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
 use yuzu_proto::server::v1::management_service_client::ManagementServiceClient;
 use yuzu_server_stub::{Rpc, State, StubConfig, StubServer};
+
+/// What a direction of an in-memory connection holds at most.
+const PIPE_BYTES: usize = 16 << 10;
 
 /// A running gateway with its server.
 #[derive(Debug)]
@@ -84,6 +91,20 @@ impl Setup {
             .expect("the gateway starts");
         TestBed { server, gateway }
     }
+}
+
+/// Connections to the agent listener that no socket carries, each from an address of its own.
+pub fn in_memory(gateway: &Arc<Gateway>) -> Dialer {
+    let (gateway, number) = (Arc::clone(gateway), AtomicU32::new(0));
+    Dialer::new(move || {
+        let number = number.fetch_add(1, Ordering::Relaxed) & 0x00FF_FFFF;
+        let own = Ipv4Addr::from_bits(10 << 24 | number);
+        let (near, far) = tokio::io::duplex(PIPE_BYTES);
+        match gateway.serve_agent(far, SocketAddr::from((own, 1))) {
+            true => Ok(near),
+            false => Err(io::ErrorKind::ConnectionRefused.into()),
+        }
+    })
 }
 
 impl TestBed {

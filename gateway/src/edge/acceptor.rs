@@ -13,6 +13,9 @@ use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+#[cfg(feature = "in-memory")]
+use tokio::io::DuplexStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -22,7 +25,7 @@ use super::Handler;
 use super::close::CloseReason;
 use super::connection::{Connection, ConnectionKey, Signal};
 use super::dispatch::dispatch;
-use super::drive::drive;
+use super::drive::{GracefulConnection, drive};
 use super::flood::FloodLimits;
 use super::io::CountedIo;
 use super::origin::OriginRule;
@@ -89,6 +92,38 @@ impl<H: Handler> Acceptor<H> {
             debug!(%error, "the connection went before it was served");
             return;
         }
+        let (connection, closed) = self.opened(peer, &terms, Some(slot), place);
+        self.make_room_for(&terms, connection.key());
+        let acceptor = Arc::clone(self);
+        tokio::spawn(async move {
+            let _closed = closed;
+            acceptor.serve(stream, &connection, terms).await;
+        });
+    }
+
+    /// As [`Self::start`], for a stream that no socket carries: it takes neither a slot nor a place,
+    /// and begins after what a socket begins with.
+    #[cfg(feature = "in-memory")]
+    pub(super) fn bring(self: &Arc<Self>, stream: DuplexStream, peer: SocketAddr) {
+        let terms = self.intake.terms();
+        let (connection, closed) = self.opened(peer, &terms, None, None);
+        let acceptor = Arc::clone(self);
+        tokio::spawn(async move {
+            let _closed = closed;
+            let served = pin!(acceptor.http2(stream, &connection, &terms, Claim::None));
+            drop((acceptor, terms));
+            drive(served, &connection).await;
+        });
+    }
+
+    /// Notes a connection, until the second value is dropped.
+    fn opened(
+        &self,
+        peer: SocketAddr,
+        terms: &Terms,
+        slot: Option<Slot>,
+        place: Option<Place>,
+    ) -> (Arc<Connection>, Closed<H>) {
         let metrics = Arc::clone(&self.shared.metrics);
         let connection = Connection::new(peer, Arc::clone(&terms.limits), metrics);
         self.shared.opened(&connection);
@@ -99,12 +134,7 @@ impl<H: Handler> Acceptor<H> {
             _slot: slot,
             _place: place,
         };
-        self.make_room_for(&terms, connection.key());
-        let acceptor = Arc::clone(self);
-        tokio::spawn(async move {
-            let _closed = closed;
-            acceptor.serve(stream, &connection, terms).await;
-        });
+        (connection, closed)
     }
 
     async fn serve(
@@ -145,20 +175,8 @@ impl<H: Handler> Acceptor<H> {
                 }
             }
         };
-        connection.secured(Instant::now());
-        let io = CountedIo::new(stream, Arc::clone(connection), FloodLimits::DEFAULT);
-        let (acceptor, caller) = (Arc::clone(&self), Arc::clone(connection));
-        let begun = Arc::clone(&terms);
-        let service = service_fn(move |mut request| {
-            let open = OpenStream::new(&caller);
-            let mark = |origin: &OriginRule| origin.mark(&mut request, &caller, claim);
-            acceptor.intake.with_origin(&begun, mark);
-            let handler = Arc::clone(&acceptor.handler);
-            let answer = dispatch(handler, request, Arc::clone(&caller));
-            async move { Ok::<_, std::convert::Infallible>(open.answered(answer.await)) }
-        });
         // Pinned where it is made: moved into another future it would take its room twice.
-        let served = pin!(terms.builder.serve_connection(TokioIo::new(io), service));
+        let served = pin!(self.http2(stream, connection, &terms, claim));
         let intake = Arc::clone(&self.intake);
         drop(self);
         drive(served, connection).await;
@@ -167,6 +185,32 @@ impl<H: Handler> Acceptor<H> {
         {
             intake.cooldowns().flooded(source, Instant::now());
         }
+    }
+
+    /// HTTP/2 over a stream that is ready for it.
+    fn http2<I>(
+        self: &Arc<Self>,
+        stream: I,
+        connection: &Arc<Connection>,
+        terms: &Arc<Terms>,
+        claim: Claim,
+    ) -> impl GracefulConnection + use<H, I>
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        connection.secured(Instant::now());
+        let io = CountedIo::new(stream, Arc::clone(connection), FloodLimits::DEFAULT);
+        let (acceptor, caller) = (Arc::clone(self), Arc::clone(connection));
+        let begun = Arc::clone(terms);
+        let service = service_fn(move |mut request| {
+            let open = OpenStream::new(&caller);
+            let mark = |origin: &OriginRule| origin.mark(&mut request, &caller, claim);
+            acceptor.intake.with_origin(&begun, mark);
+            let handler = Arc::clone(&acceptor.handler);
+            let answer = dispatch(handler, request, Arc::clone(&caller));
+            async move { Ok::<_, std::convert::Infallible>(open.answered(answer.await)) }
+        });
+        terms.builder.serve_connection(TokioIo::new(io), service)
     }
 
     /// Waits when this source has just flooded (LSN-18). Whether the connection is still wanted.
@@ -243,7 +287,7 @@ struct Closed<H: Handler> {
     shared: Arc<Shared>,
     handler: Arc<H>,
     key: ConnectionKey,
-    _slot: Slot,
+    _slot: Option<Slot>,
     _place: Option<Place>,
 }
 

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
+#[cfg(feature = "in-memory")]
+use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -38,6 +40,8 @@ pub(crate) struct RunningListener {
     config: config::Listener,
     accept: Box<dyn Fn(TcpListener) -> Kept + Send + Sync>,
     accepting: Mutex<Accepting>,
+    #[cfg(feature = "in-memory")]
+    bring: Box<dyn Fn(DuplexStream, SocketAddr) + Send + Sync>,
 }
 
 /// What the socket of a listener does.
@@ -88,6 +92,11 @@ impl BoundListener {
             shared: Arc::clone(&shared),
             handler,
         });
+        #[cfg(feature = "in-memory")]
+        let bring = {
+            let acceptor = Arc::clone(&acceptor);
+            Box::new(move |stream, peer| acceptor.bring(stream, peer))
+        };
         let supervisor = node.supervisor.clone();
         let accept = Box::new(move |socket| {
             let (acceptor, socket) = (Arc::clone(&acceptor), Arc::new(socket));
@@ -104,6 +113,8 @@ impl BoundListener {
             config,
             accept,
             accepting,
+            #[cfg(feature = "in-memory")]
+            bring,
         })
     }
 }
@@ -118,6 +129,12 @@ impl std::fmt::Debug for RunningListener {
 }
 
 impl RunningListener {
+    /// Serves a stream that no socket carries; `peer` is where it is said to come from.
+    #[cfg(feature = "in-memory")]
+    pub(crate) fn bring(&self, stream: DuplexStream, peer: SocketAddr) {
+        (self.bring)(stream, peer);
+    }
+
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.config.address

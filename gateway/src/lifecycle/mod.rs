@@ -149,6 +149,19 @@ impl Gateway {
         move || registry.sweep()
     }
 
+    /// Serves an agent over a stream that no socket carries, as the first listener of agents does
+    /// once it has accepted one: no descriptor limits how many there are. `peer` is where it is
+    /// said to come from. False: no listener serves agents.
+    #[cfg(feature = "in-memory")]
+    pub fn serve_agent(&self, stream: tokio::io::DuplexStream, peer: SocketAddr) -> bool {
+        let mut listeners = self.listeners.iter();
+        let agents = listeners.find(|(config, _)| config.serves(config::Service::Agent));
+        agents.is_some_and(|(_, listener)| {
+            listener.bring(stream, peer);
+            true
+        })
+    }
+
     /// Makes the owner of an agent panic inside its pump. False: the agent is not connected.
     #[cfg(feature = "fault-injection")]
     pub fn inject_owner_panic(&self, agent_id: &str) -> bool {

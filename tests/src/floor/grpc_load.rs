@@ -6,9 +6,6 @@ use crate::operator::Operator;
 use crate::raw;
 use std::time::Duration;
 use yuzu_proto::agent::v1::CommandRequest;
-use yuzu_proto::agent::v1::command_response::Status;
-use yuzu_proto::peek::CommandResponsePeek;
-use yuzu_proto::wire;
 
 const ATTACH_LIMIT: Duration = Duration::from_secs(120);
 const COMMAND_TIMEOUT_S: i32 = 60;
@@ -77,24 +74,6 @@ impl GrpcLoad {
             ..CommandRequest::default()
         };
         let fanout = self.operator.send(agents, command, COMMAND_TIMEOUT_S).await;
-        let mut receiver = fanout.map_err(|e| e.to_string())?.receiver;
-        let mut answers = 0;
-        while let Some(entry) = receiver.message().await.map_err(|e| e.to_string())? {
-            answers += usize::from(is_success(&entry));
-        }
-        match receiver.status() {
-            Some(status) if status.is_ok() => Ok(answers),
-            status => Err(format!("a command ended with {status:?}")),
-        }
+        fanout.map_err(|e| e.to_string())?.successes().await
     }
-}
-
-/// Whether an entry of a fan-out is the answer of a simulated agent.
-fn is_success(entry: &[u8]) -> bool {
-    let response = wire::fields(entry)
-        .filter_map(Result::ok)
-        .find(|field| field.number == 2);
-    let response = response.and_then(|field| field.bytes().ok());
-    let peek = response.and_then(|response| CommandResponsePeek::peek(response).ok());
-    peek.is_some_and(|peek| peek.status == Status::Success as i32)
 }

@@ -7,7 +7,7 @@ use super::sockets_load::SocketsLoad;
 use super::transport::Certificates;
 use super::{Kind, usage};
 use crate::broadcast::percentile;
-use crate::process::{GatewayProcess, Lines};
+use crate::process::{GatewayProcess, Lines, anonymous_memory_of};
 use futures_util::future::try_join_all;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -199,14 +199,14 @@ impl Run<'_> {
     /// Attached agents, the bytes of the process without them, and the KiB each of them takes.
     async fn idle<L: Load>(&self, figures: &mut Figures) -> Result<(L, u64, f64), String> {
         sleep(CALM).await;
-        let bare = usage::anonymous_memory(self.process)?;
+        let bare = anonymous_memory_of(self.process)?;
         let load = self.attached::<L>(figures).await?;
         sleep(self.plan.settle).await;
         Ok((load, bare, self.kib_per_agent(bare)?))
     }
 
     fn kib_per_agent(&self, bare: u64) -> Result<f64, String> {
-        let more = usage::anonymous_memory(self.process)?.saturating_sub(bare);
+        let more = anonymous_memory_of(self.process)?.saturating_sub(bare);
         Ok(more as f64 / 1_024.0 / self.plan.agents as f64)
     }
 

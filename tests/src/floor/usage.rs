@@ -3,17 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-/// Anonymous resident memory in bytes.
-pub(super) fn anonymous_memory(process: u32) -> Result<u64, String> {
-    let path = format!("/proc/{process}/status");
-    let status = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
-    let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
-    let kilobytes = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kilobytes
-        .map(|kilobytes| kilobytes * 1024)
-        .ok_or_else(|| format!("{path} tells no RssAnon"))
-}
-
 /// Processor time of all its threads, those that have ended included.
 pub(super) fn processor_time(process: u32) -> Result<Duration, String> {
     let path = format!("/proc/{process}/stat");

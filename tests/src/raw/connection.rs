@@ -4,6 +4,7 @@ use super::body::Body;
 use super::call::{Answer, Receiver, Request, Sender};
 use super::carrier::Carrier;
 use super::frame;
+use super::socket::{Dialer, Socket};
 use super::status::CallError;
 use super::tls::Tls;
 use super::wire::{Control, Wire};
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use http::uri::{Authority, Scheme};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub struct Options {
     pub preamble: Vec<u8>,
     /// TLS; plaintext by default.
     pub tls: Option<Tls>,
+    /// Where connections come from instead of the network.
+    pub dialer: Option<Dialer>,
 }
 
 impl Default for Options {
@@ -51,6 +54,7 @@ impl Default for Options {
             max_message_bytes: 4 << 20,
             preamble: Vec::new(),
             tls: None,
+            dialer: None,
         }
     }
 }
@@ -78,15 +82,13 @@ impl Connection {
     /// [`CallError::Connect`] when there is no TCP connection or no TLS on it in time, otherwise
     /// [`CallError::Disconnected`].
     pub async fn open(address: SocketAddr, options: &Options) -> Result<Self, CallError> {
-        let mut tcp = tokio::time::timeout(options.connect_timeout, dial(address, options.source))
-            .await
-            .map_err(|_| CallError::Connect(std::io::ErrorKind::TimedOut.into()))?
-            .map_err(CallError::Connect)?;
-        tcp.set_nodelay(true).map_err(CallError::Connect)?;
-        tcp.write_all(&options.preamble)
+        let (mut socket, local) = connect(address, options)
             .await
             .map_err(CallError::Connect)?;
-        let local = tcp.local_addr().map_err(CallError::Connect)?;
+        socket
+            .write_all(&options.preamble)
+            .await
+            .map_err(CallError::Connect)?;
         let control = Arc::new(Control::default());
         let mut builder = Builder::new(TokioExecutor::new());
         builder
@@ -100,7 +102,7 @@ impl Connection {
                 .keep_alive_timeout(KEEPALIVE_TIMEOUT)
                 .keep_alive_while_idle(true);
         }
-        let wire = Wire::new(tcp, control.clone());
+        let wire = Wire::new(socket, control.clone());
         let carrier = match &options.tls {
             None => Carrier::Plain(wire),
             Some(tls) => tokio::time::timeout(options.connect_timeout, tls.secure(wire))
@@ -264,6 +266,21 @@ async fn within<T>(
             .await
             .unwrap_or(Err(CallError::Deadline)),
     }
+}
+
+/// A connection, and the own end of it.
+async fn connect(address: SocketAddr, options: &Options) -> std::io::Result<(Socket, SocketAddr)> {
+    if let Some(dialer) = &options.dialer {
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        return Ok((Socket::Memory(dialer.dial()?), nowhere));
+    }
+    let dialled = tokio::time::timeout(options.connect_timeout, dial(address, options.source));
+    let tcp = dialled
+        .await
+        .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    tcp.set_nodelay(true)?;
+    let local = tcp.local_addr()?;
+    Ok((Socket::Tcp(tcp), local))
 }
 
 async fn dial(

@@ -3,16 +3,14 @@
 //! Responsible for cutting the connection without a farewell and for pausing reads, so that the
 //! peer sees a full socket. Must never alter bytes.
 
+use super::socket::Socket;
 use futures_util::task::AtomicWaker;
-use socket2::SockRef;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// What a holder of the connection may do to its socket.
 #[derive(Debug, Default)]
@@ -57,13 +55,13 @@ impl Control {
 /// The socket.
 #[derive(Debug)]
 pub(super) struct Wire {
-    tcp: TcpStream,
+    socket: Socket,
     control: Arc<Control>,
 }
 
 impl Wire {
-    pub(super) fn new(tcp: TcpStream, control: Arc<Control>) -> Self {
-        Self { tcp, control }
+    pub(super) fn new(socket: Socket, control: Arc<Control>) -> Self {
+        Self { socket, control }
     }
 }
 
@@ -80,7 +78,7 @@ impl AsyncRead for Wire {
             return Poll::Pending;
         }
         let before = buf.filled().len();
-        let polled = Pin::new(&mut this.tcp).poll_read(cx, buf);
+        let polled = Pin::new(&mut this.socket).poll_read(cx, buf);
         let read = (buf.filled().len() - before) as u64;
         this.control.received.fetch_add(read, Ordering::Relaxed);
         polled
@@ -94,7 +92,7 @@ impl AsyncWrite for Wire {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.control.check()?;
-        Pin::new(&mut self.get_mut().tcp).poll_write(cx, buf)
+        Pin::new(&mut self.get_mut().socket).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -103,27 +101,26 @@ impl AsyncWrite for Wire {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.control.check()?;
-        Pin::new(&mut self.get_mut().tcp).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.get_mut().socket).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.socket.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().tcp).poll_flush(cx)
+        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().tcp).poll_shutdown(cx)
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
     }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
         if self.control.reset.load(Ordering::Acquire) {
-            // A failure here only turns the reset into an ordinary close.
-            let _ = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+            self.socket.reset_at_close();
         }
     }
 }

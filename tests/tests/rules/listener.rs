@@ -1,14 +1,18 @@
 //! LSN and READY: what a listener serves, and what the health endpoint says.
 
 use crate::support::command;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 use yuzu_gateway::config::{Listener, OriginMode, OriginSource};
+use yuzu_proto::agent::v1::CommandResponse;
+use yuzu_proto::agent::v1::command_response::Status;
 use yuzu_proto::path;
 use yuzu_server_stub::{Action, Fault, Rpc};
-use yuzu_tests::agent::PATIENCE;
+use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::http;
 use yuzu_tests::raw::{Connection, Options, Request, code};
-use yuzu_tests::testbed::{Setup, TestBed};
+use yuzu_tests::testbed::{Setup, TestBed, in_memory};
 
 async fn ask(connection: &Connection, path: &str) -> u16 {
     let request = Request::new(path).timeout(PATIENCE);
@@ -271,4 +275,34 @@ async fn behind_a_trusted_proxy_each_client_is_a_source_and_the_proxy_is_none() 
     assert!(open(&bed, client(1).as_bytes()).await.is_none());
     bed.metric_becomes("listener_source_refused_total", &AGENT, 1.0)
         .await;
+}
+
+#[tokio::test]
+async fn agents_that_no_socket_carries_are_served_like_others() {
+    let bed = TestBed::start().await;
+    let operator = bed.operator().await;
+    let gateway = Arc::new(bed.gateway);
+    let through_memory = Options {
+        dialer: Some(in_memory(&gateway)),
+        ..Options::default()
+    };
+    let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let agent = Agent::attach_with(nowhere, "agent-1", &through_memory).await;
+    let mut agent = agent.unwrap();
+    let mut fanout = operator.send(&[], command("c-1"), 10).await.unwrap();
+    assert_eq!(agent.command().await.unwrap().message.command_id, "c-1");
+    let answer = CommandResponse {
+        command_id: "c-1".into(),
+        status: Status::Success.into(),
+        ..CommandResponse::default()
+    };
+    agent.answer(&answer).await.unwrap();
+    assert_eq!(fanout.successes().await, Ok(1));
+    drop(agent);
+    let gone = async {
+        while gateway.agents_connected() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.unwrap();
 }

@@ -15,6 +15,7 @@ mod floor;
 mod frozen_server;
 mod heartbeat_cost;
 mod hostile_clients;
+mod in_memory;
 mod kill_nine;
 mod memory_loss;
 mod owner_kill;
@@ -52,7 +53,7 @@ enum Command {
     List,
     /// Runs scenarios one after the other.
     Run {
-        /// Which; none runs all but `soak`.
+        /// Which; none runs all but `soak` and `in-memory`.
         #[arg(value_name = "NAME")]
         scenarios: Vec<Scenario>,
         #[command(flatten)]
@@ -74,7 +75,7 @@ enum Command {
 /// What long scenarios let one choose.
 #[derive(Debug, Clone, Copy, Args)]
 struct Scope {
-    /// Agents of `soak` (5,000).
+    /// Agents of `soak` (5,000) and of `in-memory` (100,000).
     #[arg(long)]
     agents: Option<usize>,
     /// Minutes of `soak`.
@@ -118,6 +119,7 @@ enum Scenario {
     KillNine,
     Churn,
     Soak,
+    InMemory,
 }
 
 impl Scenario {
@@ -129,7 +131,7 @@ impl Scenario {
     /// Those that take minutes, all together.
     fn short() -> impl Iterator<Item = Self> {
         let all = Self::value_variants().iter().copied();
-        all.filter(|&scenario| scenario != Self::Soak)
+        all.filter(|scenario| !matches!(scenario, Self::Soak | Self::InMemory))
     }
 
     fn about(self) -> &'static str {
@@ -153,6 +155,7 @@ impl Scenario {
             Self::KillNine => kill_nine::ABOUT,
             Self::Churn => churn::ABOUT,
             Self::Soak => soak::ABOUT,
+            Self::InMemory => in_memory::ABOUT,
         }
     }
 
@@ -177,6 +180,7 @@ impl Scenario {
             Self::KillNine => kill_nine::run(binaries).await,
             Self::Churn => churn::run(binaries).await,
             Self::Soak => soak::run(binaries, scope.soak()?).await,
+            Self::InMemory => in_memory::run(scope.agents.unwrap_or(100_000)).await,
         }
     }
 }

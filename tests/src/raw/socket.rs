@@ -1,0 +1,109 @@
+//! What bytes go through: a TCP socket, or a pipe of this process.
+//!
+//! Must never look at a byte.
+
+use socket2::SockRef;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Makes connections within this process: each call gives the near end of one whose far end is
+/// served.
+#[derive(Clone)]
+pub struct Dialer(Arc<dyn Fn() -> io::Result<DuplexStream> + Send + Sync>);
+
+impl Dialer {
+    /// A dialer that calls this.
+    pub fn new(dial: impl Fn() -> io::Result<DuplexStream> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(dial))
+    }
+
+    pub(super) fn dial(&self) -> io::Result<DuplexStream> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dialer")
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    Memory(DuplexStream),
+}
+
+impl Socket {
+    /// Makes the close a TCP reset; a pipe knows one kind of close only.
+    pub(super) fn reset_at_close(&self) {
+        if let Self::Tcp(tcp) = self {
+            // A failure here only turns the reset into an ordinary close.
+            let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(io) => Pin::new(io).poll_read(cx, buf),
+            Self::Memory(io) => Pin::new(io).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(io) => Pin::new(io).poll_write(cx, buf),
+            Self::Memory(io) => Pin::new(io).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(io) => Pin::new(io).poll_write_vectored(cx, bufs),
+            Self::Memory(io) => Pin::new(io).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(io) => io.is_write_vectored(),
+            Self::Memory(io) => io.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(io) => Pin::new(io).poll_flush(cx),
+            Self::Memory(io) => Pin::new(io).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(io) => Pin::new(io).poll_shutdown(cx),
+            Self::Memory(io) => Pin::new(io).poll_shutdown(cx),
+        }
+    }
+}
