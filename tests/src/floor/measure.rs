@@ -57,6 +57,19 @@ pub struct Plan {
     pub tls: bool,
 }
 
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            agents: 5_000,
+            broadcasts: 10,
+            heartbeat_rate: 5_000.0,
+            heartbeat_time: Duration::from_secs(5),
+            settle: Duration::from_secs(2),
+            tls: false,
+        }
+    }
+}
+
 /// Figures of one run by name.
 pub type Figures = BTreeMap<String, f64>;
 
@@ -85,6 +98,20 @@ pub async fn measure(subject: &Subject, plan: &Plan) -> Result<Figures, String> 
     let kept = LARGE_REGISTER_BYTES as f64 / 1_024.0;
     figures.insert("large_per_kept_byte".into(), more / kept);
     Ok(figures)
+}
+
+/// As [`measure`], but for broadcasts and the memory before and after them only.
+///
+/// # Errors
+/// A sentence for the user.
+pub async fn measure_broadcasts(subject: &Subject, plan: &Plan) -> Result<Figures, String> {
+    let bed = Bed::start(subject, plan, REGISTER_BYTES).await?;
+    let run = bed.run(plan);
+    let figures = match subject {
+        Subject::Floor(_, Kind::Tcp) => run.broadcasts_alone::<SocketsLoad>().await,
+        Subject::Floor(..) | Subject::Gateway(_) => run.broadcasts_alone::<GrpcLoad>().await,
+    };
+    figures.map_err(|problem| bed.failed(&problem))
 }
 
 /// A subject that runs, with its server. It ends with this value.
@@ -193,6 +220,17 @@ impl Run<'_> {
         load.detach().await?;
         sleep(CALM).await;
         self.heartbeats::<L>(&mut figures).await?;
+        Ok(figures)
+    }
+
+    async fn broadcasts_alone<L: Load>(&self) -> Result<Figures, String> {
+        let mut figures = Figures::new();
+        let (load, bare, idle) = self.idle::<L>(&mut figures).await?;
+        figures.insert("idle_kib".into(), idle);
+        self.broadcasts(&load, &mut figures).await?;
+        sleep(self.plan.settle).await;
+        figures.insert("loaded_kib".into(), self.kib_per_agent(bare)?);
+        load.detach().await?;
         Ok(figures)
     }
 

@@ -17,7 +17,7 @@ mod with_hyper;
 mod with_sockets;
 mod with_tonic;
 
-pub use measure::{CONCURRENCIES, Figures, Plan, Subject, measure};
+pub use measure::{CONCURRENCIES, Figures, Plan, Subject, measure, measure_broadcasts};
 pub use process::FloorProcess;
 pub use transport::server_config;
 

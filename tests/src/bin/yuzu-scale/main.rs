@@ -10,6 +10,7 @@ mod bed;
 mod cancelled_register;
 mod churn;
 mod cold_wave;
+mod curve;
 mod flat;
 mod floor;
 mod frozen_server;
@@ -70,6 +71,8 @@ enum Command {
     },
     /// Measures the gateway beside servers that do nothing but relay.
     Floor(floor::Options),
+    /// Measures the gateway with few and with many agents, and draws what an agent costs.
+    Curve(curve::Options),
 }
 
 /// What long scenarios let one choose.
@@ -208,6 +211,7 @@ async fn main() -> ExitCode {
             }
         }
         Command::Floor(options) => floor::run(options).await,
+        Command::Curve(options) => curve::run(options).await,
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

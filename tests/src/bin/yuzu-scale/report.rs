@@ -23,6 +23,7 @@ enum Number {
     Count(u64),
     Milliseconds(f64),
     Ratio(f64),
+    Plain(f64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +38,7 @@ impl Number {
         match self {
             Self::Count(count) => count as f64,
             Self::Milliseconds(ms) => ms,
-            Self::Ratio(ratio) => ratio,
+            Self::Ratio(number) | Self::Plain(number) => number,
         }
     }
 
@@ -46,6 +47,7 @@ impl Number {
             Self::Count(count) => count.to_string(),
             Self::Milliseconds(ms) => format!("{ms:.3} ms"),
             Self::Ratio(ratio) => format!("{ratio:.3} x"),
+            Self::Plain(number) => format!("{number:.2}"),
         }
     }
 }
@@ -118,7 +120,12 @@ impl Report {
         self.add(name, Number::Ratio(value), Some(bound));
     }
 
-    /// A number without a bound.
+    /// A number that is no count, without a bound.
+    pub(crate) fn number(&mut self, name: &str, value: f64) {
+        self.add(name, Number::Plain(value), None);
+    }
+
+    /// A count without a bound.
     pub(crate) fn count(&mut self, name: &str, value: u64) {
         self.add(name, Number::Count(value), None);
     }
@@ -169,6 +176,7 @@ impl Report {
                     Number::Count(_) => "count",
                     Number::Milliseconds(_) => "ms",
                     Number::Ratio(_) => "times",
+                    Number::Plain(_) => "number",
                 },
                 "bound": figure.bound.map(Bound::text),
                 "met": figure.holds(),

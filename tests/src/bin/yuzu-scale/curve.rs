@@ -1,0 +1,239 @@
+//! What an agent costs, against how many there are: figures, their flatness, and pictures.
+
+mod chart;
+mod points;
+
+use crate::flat::spread;
+use crate::floor::Side;
+use crate::report::Report;
+use chart::{Chart, Line};
+use clap::Args;
+use points::Points;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use yuzu_tests::cli::{check_descriptors, duration};
+use yuzu_tests::floor::{Kind, Plan, Subject, measure_broadcasts};
+use yuzu_tests::process::{beside, gateway_binary};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Numbers of agents; a process holds about 19,000.
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 5_000, 10_000, 19_000])]
+    agents: Vec<usize>,
+    /// Runs with each number; the curves go through their medians.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Floors that are measured beside the gateway.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    kind: Vec<Kind>,
+    /// Answers that are measured in a run, whatever the number of agents.
+    #[arg(long, default_value_t = 200_000)]
+    answers: usize,
+    /// Wait before memory is read.
+    #[arg(long, default_value = "2s", value_parser = duration)]
+    settle: Duration,
+    /// Documents of `curve` or of `floor --json` to be read instead of measuring.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    from: Vec<PathBuf>,
+    /// Where the figures go, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where the pictures go; the directory is made.
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// The gateway; by default the one beside this program.
+    #[arg(long)]
+    gateway_binary: Option<PathBuf>,
+    /// The floor; by default the one beside this program.
+    #[arg(long)]
+    floor_binary: Option<PathBuf>,
+}
+
+/// A picture.
+struct Picture {
+    file: &'static str,
+    title: &'static str,
+    of: &'static str,
+    figure: &'static str,
+    /// It is a cost, and must be the same for any number of agents.
+    flat: bool,
+}
+
+const PICTURES: [Picture; 3] = [
+    Picture {
+        file: "memory.svg",
+        title: "Memory of an idle agent",
+        of: "KiB per agent",
+        figure: "idle_kib",
+        flat: true,
+    },
+    Picture {
+        file: "processor.svg",
+        title: "Processor time of broadcast answers",
+        of: "s per 100,000 answers",
+        figure: "cpu_s_per_100k",
+        flat: true,
+    },
+    Picture {
+        file: "answers.svg",
+        title: "Broadcast answers",
+        of: "answers a second",
+        figure: "answers_per_s",
+        flat: false,
+    },
+];
+
+/// The highest cost by the lowest.
+const FLAT: f64 = 1.15;
+
+/// Whether every bound was met.
+pub(crate) async fn run(options: Options) -> Result<bool, String> {
+    let points = match options.from.is_empty() {
+        true => options.measured().await?,
+        false => read(&options.from)?,
+    };
+    if let Some(file) = &options.json {
+        write(file, &format!("{:#}\n", points.json()))?;
+    }
+    if let Some(directory) = &options.svg {
+        let problem = |e: std::io::Error| format!("{}: {e}", directory.display());
+        fs::create_dir_all(directory).map_err(problem)?;
+        for picture in &PICTURES {
+            write(&directory.join(picture.file), &picture.chart(&points).svg())?;
+        }
+    }
+    let report = judged(&points)?;
+    println!("{}", report.table("curve"));
+    Ok(report.holds())
+}
+
+impl Options {
+    async fn measured(&self) -> Result<Points, String> {
+        let gateway = self.gateway_binary.clone();
+        let gateway = gateway.map_or_else(gateway_binary, Ok)?;
+        let mut subjects = vec![(Side::Gateway, Subject::Gateway(gateway))];
+        for &kind in &self.kind {
+            let floor = self.floor_binary.clone();
+            let floor = floor.map_or_else(|| beside("yuzu-floor", "--floor-binary"), Ok)?;
+            subjects.push((Side::Floor(kind), Subject::Floor(floor, kind)));
+        }
+        let mut points = Points::default();
+        for round in 1..=self.rounds {
+            for &agents in &self.agents {
+                let plan = self.plan(agents)?;
+                for (side, subject) in &subjects {
+                    let name = side.name();
+                    eprintln!("round {round}: {agents} agents, {name}");
+                    let figures = measure_broadcasts(subject, &plan).await;
+                    let figures = figures.map_err(|e| format!("{name}, {agents} agents: {e}"))?;
+                    points.add(name, agents, figures);
+                }
+            }
+        }
+        Ok(points)
+    }
+
+    fn plan(&self, agents: usize) -> Result<Plan, String> {
+        check_descriptors(agents)?;
+        if agents == 0 {
+            return Err("--agents must be above 0".into());
+        }
+        Ok(Plan {
+            agents,
+            broadcasts: self.answers.div_ceil(agents) as u64,
+            settle: self.settle,
+            ..Plan::default()
+        })
+    }
+}
+
+impl Picture {
+    fn chart(&self, points: &Points) -> Chart<'static> {
+        let lines = points.subjects().map(|of| Line {
+            name: of.to_owned(),
+            points: points
+                .medians(of, self.figure)
+                .into_iter()
+                .map(|(agents, value)| (agents as f64, value))
+                .collect(),
+        });
+        Chart {
+            title: self.title,
+            of: self.of,
+            lines: lines.collect(),
+        }
+    }
+}
+
+/// The gateway's figures, and whether its costs are flat.
+fn judged(points: &Points) -> Result<Report, String> {
+    let mut report = Report::default();
+    for picture in &PICTURES {
+        let values = points.medians(Side::Gateway.name(), picture.figure);
+        for (agents, value) in &values {
+            let name = format!("{}, {agents} agents", picture.of);
+            report.number(&name, *value);
+        }
+        let ratio = spread(values.into_iter().map(|(_, value)| value));
+        let ratio = ratio.ok_or_else(|| format!("no {} of the gateway", picture.figure))?;
+        if picture.flat {
+            let name = format!("{}: the highest by the lowest", picture.of);
+            report.times(&name, ratio, FLAT);
+        }
+    }
+    Ok(report)
+}
+
+fn read(files: &[PathBuf]) -> Result<Points, String> {
+    let mut points = Points::default();
+    for file in files {
+        let problem = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
+        let text = fs::read_to_string(file).map_err(|e| problem(&e))?;
+        let document = serde_json::from_str(&text).map_err(|e| problem(&e))?;
+        points.read(&document).map_err(|e| problem(&e))?;
+    }
+    Ok(points)
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use yuzu_tests::floor::Figures;
+
+    fn points(memory: [f64; 2]) -> Points {
+        let mut points = Points::default();
+        for (agents, kib) in [1_000, 19_000].into_iter().zip(memory) {
+            let figures = [
+                ("idle_kib", kib),
+                ("cpu_s_per_100k", 2.0),
+                // A rate may grow.
+                ("answers_per_s", agents as f64),
+            ];
+            let figures = figures.map(|(name, value)| (name.to_owned(), value));
+            points.add("gateway", agents, Figures::from(figures));
+        }
+        points
+    }
+
+    #[test]
+    fn costs_within_15_of_100_are_flat() {
+        assert!(judged(&points([28.0, 32.0])).unwrap().holds());
+        assert!(judged(&points([32.0, 28.0])).unwrap().holds());
+        assert!(!judged(&points([28.0, 32.5])).unwrap().holds());
+        assert!(judged(&Points::default()).is_err());
+    }
+
+    #[test]
+    fn a_picture_has_a_line_for_each_subject() {
+        let mut points = points([28.0, 32.0]);
+        points.add("tonic", 1_000, Figures::from([("idle_kib".into(), 40.0)]));
+        let chart = PICTURES[0].chart(&points);
+        assert_eq!(chart.lines.len(), 2);
+        assert_eq!(chart.lines[0].points, [(1_000.0, 28.0), (19_000.0, 32.0)]);
+    }
+}
