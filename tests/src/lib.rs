@@ -2,7 +2,8 @@
 //!
 //! Responsible for peers that behave exactly as told: [`raw`] is a gRPC client with control over
 //! every byte, [`agent`] an agent driven by hand, [`fleet`] thousands of agents that act like the
-//! real one. Must never look inside the gateway: everything here knows it by its sockets only.
+//! real one. Must never look inside the gateway: everything here knows it by its sockets, or by
+//! the connections through memory that [`testbed::in_memory`] makes of its public door.
 
 pub mod agent;
 pub mod broadcast;

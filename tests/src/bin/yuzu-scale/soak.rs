@@ -8,6 +8,7 @@ use crate::balance::Account;
 use crate::bed::{self, Binaries};
 use crate::flat::Samples;
 use crate::report::Report;
+use crate::server::Server;
 use callers::{Caller, Ledger};
 use cohort::{Cohort, Gone};
 use faults::Count;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use yuzu_server_stub::{RouteState, State, StubConfig, StubServer};
+use yuzu_server_stub::{RouteState, State, StubConfig};
 use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::fleet::{Fleet, Options};
 use yuzu_tests::metrics::Metrics;
@@ -53,8 +54,7 @@ pub(crate) async fn run(binaries: &Binaries, plan: Plan) -> Result<Report, Strin
     check_descriptors(plan.agents)?;
     let seed = plan.seed.unwrap_or_else(seed_of_now);
     eprintln!("soak: seed {seed}");
-    let server = StubServer::start(StubConfig::default()).await;
-    let server = Arc::new(server.map_err(|e| e.to_string())?);
+    let server = Arc::new(Server::start(StubConfig::default()).await?);
     let gateway = bed::gateway(binaries, server.addr(), "").await?;
     let soak = Soak::new(plan, &gateway, server, Random::new(seed));
     let mut report = Report::default();
@@ -67,7 +67,7 @@ pub(crate) async fn run(binaries: &Binaries, plan: Plan) -> Result<Report, Strin
 struct Soak {
     plan: Plan,
     random: Random,
-    server: Arc<StubServer>,
+    server: Arc<Server>,
     fleets: Vec<Options>,
     cohorts: Arc<Vec<Arc<Cohort>>>,
     gone: Arc<Gone>,
@@ -76,7 +76,7 @@ struct Soak {
 }
 
 impl Soak {
-    fn new(plan: Plan, gateway: &GatewayProcess, server: Arc<StubServer>, random: Random) -> Self {
+    fn new(plan: Plan, gateway: &GatewayProcess, server: Arc<Server>, random: Random) -> Self {
         let cohorts = plan.agents.div_ceil(cohort::SIZE);
         let fleet = |number| Options {
             prefix: format!("soak-{number}-"),

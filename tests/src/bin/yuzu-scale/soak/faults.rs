@@ -1,12 +1,13 @@
 //! What goes wrong at the server, at random.
 
+use crate::server::Server;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
-use yuzu_server_stub::{Action, Fault, Rpc, StubServer};
+use yuzu_server_stub::{Action, Fault, Rpc};
 use yuzu_tests::random::Random;
 
 const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(20));
@@ -37,7 +38,7 @@ impl Count {
 
 /// One fault after the other until `over`; none is left then.
 pub(super) async fn happen(
-    server: Arc<StubServer>,
+    server: Arc<Server>,
     mut random: Random,
     mut over: watch::Receiver<bool>,
     count: Arc<Count>,
