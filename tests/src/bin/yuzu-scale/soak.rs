@@ -128,6 +128,8 @@ impl Soak {
             self.gone.add(&fleet.stop().await);
         }
         let metrics = quiet(gateway, 0).await?;
+        let left = gateway.anonymous_memory()?;
+        report.count("anonymous memory when all have left, KiB", left >> 10);
         self.judge_empty(&metrics, report)
     }
 
