@@ -124,7 +124,7 @@ impl Gateway {
             metrics: Arc::clone(&metrics),
             supervisor: Supervisor::new(&config.session, supervisor.clone()),
             recovery: Recovery::new(&config.upstream),
-            arriving: Arriving::default(),
+            arriving: Arriving::new(&metrics),
         });
         let router = Arc::new(Router::new(
             Arc::clone(&registry),

@@ -94,15 +94,16 @@ impl Gateway {
 
     /// Lets every connection go, and closes what has not gone in time (STOP-9).
     async fn close_listeners(&self, deadline: Instant) {
+        let mut connections = Vec::new();
         for (_, listener) in self.listeners.iter() {
             listener.stop_accepting();
-            let connections = listener.connections();
-            let most = GOAWAY.min(deadline.saturating_duration_since(Instant::now())) / 4;
-            self.in_parts(connections, most, |connection| {
-                connection.signal(Signal::Drain);
-            })
-            .await;
+            connections.extend(listener.connections());
         }
+        let most = GOAWAY.min(deadline.saturating_duration_since(Instant::now())) / 4;
+        self.in_parts(connections, most, |connection| {
+            connection.signal(Signal::Drain);
+        })
+        .await;
         let closed_by = (Instant::now() + GOAWAY).min(deadline);
         for (_, listener) in self.listeners.iter() {
             listener.closed(closed_by).await;

@@ -66,6 +66,8 @@ families! {
     commands_dropped_backpressure_total: IntCounter = counter();
     /// Callers given up because they did not read their answers
     command_slow_callers_total: IntCounter = counter();
+    /// Large answers received without a place after a second
+    command_answers_unplaced_total: IntCounter = counter();
     /// Failed writes to an agent stream
     stream_write_errors_total: IntCounter = counter();
     /// Outbound queue length of an agent at a backpressure event

@@ -8,8 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::IntCounter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+
+use crate::observe::metrics::Metrics;
 
 /// Answers up to this size, in bytes, are always received.
 const SMALL: usize = 16 << 10;
@@ -22,7 +25,11 @@ const UNIT: usize = 1 << 10;
 
 /// The room of a node.
 #[derive(Debug, Clone)]
-pub(crate) struct Arriving(Arc<Semaphore>);
+pub(crate) struct Arriving {
+    room: Arc<Semaphore>,
+    /// Counts the answers that were received without room.
+    unplaced: IntCounter,
+}
 
 /// An answer's share of the room, held until it has been handed over.
 #[derive(Debug)]
@@ -30,13 +37,15 @@ pub(crate) struct Place(
     #[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>,
 );
 
-impl Default for Arriving {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(ROOM / UNIT)))
-    }
-}
-
 impl Arriving {
+    /// All of it free.
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(ROOM / UNIT)),
+            unplaced: metrics.command_answers_unplaced_total.clone(),
+        }
+    }
+
     /// Whether an answer of `len` bytes needs a place.
     pub(super) const fn asks(len: usize) -> bool {
         len > SMALL
@@ -45,8 +54,12 @@ impl Arriving {
     /// Waits in line for the place of an answer of `len` bytes. Dropped, it leaves the line.
     pub(super) async fn place(&self, len: usize) -> Place {
         let units = len.min(ROOM).div_ceil(UNIT) as u32;
-        let room = Arc::clone(&self.0).acquire_many_owned(units);
-        Place(timeout(PATIENCE, room).await.ok().and_then(Result::ok))
+        let room = Arc::clone(&self.room).acquire_many_owned(units);
+        let place = timeout(PATIENCE, room).await.ok().and_then(Result::ok);
+        if place.is_none() {
+            self.unplaced.inc();
+        }
+        Place(place)
     }
 }
 
@@ -57,6 +70,10 @@ mod tests {
 
     use super::*;
 
+    fn arriving() -> Arriving {
+        Arriving::new(&Metrics::new("test").unwrap())
+    }
+
     #[test]
     fn cmd_22_an_answer_up_to_16_kib_needs_no_place() {
         assert!(!Arriving::asks(16_384));
@@ -65,7 +82,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cmd_22_8_mib_of_large_answers_are_under_way_at_once_in_their_order() {
-        let arriving = Arriving::default();
+        let arriving = arriving();
         let mut places: Vec<_> = (0..4)
             .map(|_| arriving.place(2 << 20).now_or_never().unwrap())
             .collect();
@@ -82,10 +99,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cmd_22_after_a_second_an_answer_is_received_without_room() {
-        let arriving = Arriving::default();
+        let arriving = arriving();
         let _trickling = arriving.place(64 << 20).await;
         let began = Instant::now();
+        assert_eq!(arriving.unplaced.get(), 0);
         arriving.place(20_000).await;
         assert_eq!(began.elapsed(), Duration::from_secs(1));
+        assert_eq!(arriving.unplaced.get(), 1);
     }
 }

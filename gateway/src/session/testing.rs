@@ -126,9 +126,9 @@ pub(crate) fn context() -> Arc<OwnerContext> {
         events: Arc::new(Events::new()),
         notifier,
         upstream,
+        arriving: Arriving::new(&metrics),
         metrics,
         supervisor: Supervisor::new(&config.session, NodeSupervisor::new()),
         recovery: Recovery::new(&alone),
-        arriving: Arriving::default(),
     })
 }

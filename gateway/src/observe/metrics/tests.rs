@@ -70,6 +70,7 @@ const AT_START: &[(&str, &str, &[&str])] = &[
     ("counter", "commands_timed_out_total", &[""]),
     ("counter", "commands_dropped_backpressure_total", &[""]),
     ("counter", "command_slow_callers_total", &[""]),
+    ("counter", "command_answers_unplaced_total", &[""]),
     ("counter", "stream_write_errors_total", &[""]),
     ("histogram", "stream_queue_len_distribution", &[""]),
     ("histogram", "fanout_target_count", &[""]),
