@@ -41,6 +41,10 @@ use crate::tuning::Slot;
 /// A failed accept (out of descriptors, say) is tried again after this.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
+/// While all places are taken, this often it is asked anew who holds them: a certificate may have
+/// been withdrawn, and a newcomer has had its time to become known.
+const FULL_RECHECK: Duration = Duration::from_secs(1);
+
 /// The open connections of a listener.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -67,7 +71,7 @@ impl<H: Handler> Acceptor<H> {
         loop {
             // The slot is taken before the accept: over the ceiling newcomers wait in the kernel's
             // backlog (LSN-2).
-            let slot = self.intake.slots.take().await;
+            let slot = self.slot().await;
             let accepted = tokio::select! {
                 accepted = socket.accept() => accepted,
                 // The slot may be one too many. The sender lives as long as the intake.
@@ -83,6 +87,16 @@ impl<H: Handler> Acceptor<H> {
         }
     }
 
+    async fn slot(&self) -> Slot {
+        let mut taken = pin!(self.intake.slots.take());
+        loop {
+            match timeout(FULL_RECHECK, &mut taken).await {
+                Ok(slot) => return slot,
+                Err(_) => self.make_room(&self.intake.terms(), None),
+            }
+        }
+    }
+
     fn start(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr, slot: Slot) {
         let terms = self.intake.terms();
         let Some(place) = self.place(&terms, peer.ip()) else {
@@ -93,7 +107,7 @@ impl<H: Handler> Acceptor<H> {
             return;
         }
         let (connection, closed) = self.opened(peer, &terms, Some(slot), place);
-        self.make_room_for(&terms, connection.key());
+        self.make_room(&terms, Some(connection.key()));
         let acceptor = Arc::clone(self);
         tokio::spawn(async move {
             let _closed = closed;
@@ -225,7 +239,7 @@ impl<H: Handler> Acceptor<H> {
     }
 
     /// Closes a stranger when places are short (LSN-17).
-    fn make_room_for(&self, terms: &Terms, newcomer: ConnectionKey) {
+    fn make_room(&self, terms: &Terms, newcomer: Option<ConnectionKey>) {
         let open = self.shared.open();
         if terms.places.suffice_for(open.len()) {
             return;

@@ -32,12 +32,12 @@ impl Places {
         self.reserved == 0 || open <= self.all - self.reserved
     }
 
-    /// Who has to go now that `newcomer` is among the occupants: the oldest stranger, when the
-    /// strangers hold more than their part or when the next newcomer would find no place. A
-    /// newcomer itself has its time to become known.
+    /// Who has to go: the oldest stranger, when the strangers hold more than their part or when the
+    /// next newcomer would find no place. `newcomer`, who has just come and is among the
+    /// occupants, has its time to become known.
     pub(super) fn gives_way(
         self,
-        newcomer: ConnectionKey,
+        newcomer: Option<ConnectionKey>,
         occupants: &[Occupant],
     ) -> Option<ConnectionKey> {
         if self.suffice_for(occupants.len()) {
@@ -47,7 +47,7 @@ impl Places {
         let too_many = strangers().count() > self.all - self.reserved;
         let full = occupants.len() >= self.all;
         let oldest = strangers().map(|stranger| stranger.key).min()?;
-        (oldest != newcomer && (too_many || full)).then_some(oldest)
+        (newcomer != Some(oldest) && (too_many || full)).then_some(oldest)
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
     fn goes(places: Places, authorized: &[bool]) -> Option<usize> {
         let all = connected(authorized);
         let newcomer = all.last()?.key;
-        let gone = places.gives_way(newcomer, &all)?;
+        let gone = places.gives_way(Some(newcomer), &all)?;
         all.iter().position(|occupant| occupant.key == gone)
     }
 
@@ -90,6 +90,16 @@ mod tests {
         let alone = [true, true, true, true, true, false];
         assert_eq!(goes(places, &alone), None, "it may be a server");
         assert_eq!(goes(places, &[true; 6]), None);
+    }
+
+    #[test]
+    fn lsn_17_who_had_its_time_to_become_known_is_a_stranger_like_another() {
+        let places = Places::new(6, 2);
+        let full = connected(&[true, true, true, true, true, false]);
+        assert_eq!(places.gives_way(None, &full), Some(full[5].key));
+        let known = connected(&[true; 6]);
+        assert_eq!(places.gives_way(None, &known), None);
+        assert_eq!(places.gives_way(None, &full[1..]), None, "one is free");
     }
 
     #[test]

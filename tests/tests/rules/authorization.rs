@@ -395,23 +395,46 @@ async fn lsn_17_strangers_that_fill_the_port_leave_places_for_the_server() {
     assert!(!server.connection.is_closed());
 }
 
-#[tokio::test]
-async fn lsn_17_a_withdrawn_certificate_keeps_no_place() {
-    let install = Install::new(Pin).pinned();
-    let setup = install.setup.clone().gateway(|config| {
-        let limits = &mut config.listeners[1].limits;
-        limits.max_connections = 4;
-        limits.reserved_connections = 2;
-    });
-    let bed = setup.start().await;
-    let mut old = Vec::new();
-    for _ in 0..3 {
-        let operator = install.operator(&bed, &install.server).await.unwrap();
+/// A management listener of four places, with `old` connections of the server on it whose
+/// certificate is withdrawn then. The second is the certificate that took its place.
+async fn withdrawn(bed: &TestBed, install: &Install, old: usize) -> (Vec<Operator>, Leaf) {
+    let mut operators = Vec::new();
+    for _ in 0..old {
+        let operator = install.operator(bed, &install.server).await.unwrap();
         assert_eq!(operator.list(10, "").await.unwrap().status.code, code::OK);
-        old.push(operator);
+        operators.push(operator);
     }
     let renewed = install.authority.server();
     install.directory.write_leaf("server", &renewed);
+    (operators, renewed)
+}
+
+fn four_places(install: &Install) -> Setup {
+    install.setup.clone().gateway(|config| {
+        let limits = &mut config.listeners[1].limits;
+        limits.max_connections = 4;
+        limits.reserved_connections = 2;
+    })
+}
+
+#[tokio::test]
+async fn lsn_17_a_withdrawn_certificate_keeps_no_place() {
+    let install = Install::new(Pin).pinned();
+    let bed = four_places(&install).start().await;
+    let (old, renewed) = withdrawn(&bed, &install, 3).await;
+    install.becomes_admitted(&bed, &renewed, true).await;
+    // The one that was admitted may have come before the certificate was withdrawn.
+    let _next = install.operator(&bed, &renewed).await.unwrap();
+    let gone = old[0].connection.closed();
+    let gone = tokio::time::timeout(PATIENCE, gone).await;
+    gone.expect("the first of the old ones made room");
+}
+
+#[tokio::test]
+async fn lsn_17_withdrawn_certificates_that_hold_every_place_give_way() {
+    let install = Install::new(Pin).pinned();
+    let bed = four_places(&install).start().await;
+    let (old, renewed) = withdrawn(&bed, &install, 4).await;
     install.becomes_admitted(&bed, &renewed, true).await;
     let gone = old[0].connection.closed();
     let gone = tokio::time::timeout(PATIENCE, gone).await;
