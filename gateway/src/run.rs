@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use yuzu_gateway::config::{Config, Effect, Loaded};
 use yuzu_gateway::{Gateway, observe};
@@ -32,23 +33,29 @@ pub(crate) fn run(file: &FileArgument) -> ExitCode {
     {
         tracing::warn!("{warning}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    match runtime {
-        Err(error) => failed(&format!("the runtime can not start: {error}")),
-        Ok(runtime) => runtime.block_on(serve(config, file)),
+    match (runtime("agents", None), runtime("control", Some(1))) {
+        (Ok(agents), Ok(control)) => agents.block_on(serve(config, file, control.handle())),
+        (Err(error), _) | (_, Err(error)) => failed(&format!("no runtime can start: {error}")),
     }
 }
 
-async fn serve(config: Config, file: &FileArgument) -> ExitCode {
+/// `workers`: as many as there are cores unless given.
+fn runtime(name: &str, workers: Option<usize>) -> std::io::Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = workers {
+        builder.worker_threads(workers);
+    }
+    builder.thread_name(name).enable_all().build()
+}
+
+async fn serve(config: Config, file: &FileArgument, control: &Handle) -> ExitCode {
     let (mut stop, mut again) = match (Stop::new(), signal(SignalKind::hangup())) {
         (Ok(stop), Ok(again)) => (stop, again),
         (Err(error), _) | (_, Err(error)) => {
             return failed(&format!("signals can not be received: {error}"));
         }
     };
-    let gateway = match Gateway::start(config).await {
+    let gateway = match Gateway::start_with(config, control).await {
         Ok(gateway) => gateway,
         Err(error) => return failed(&error.to_string()),
     };

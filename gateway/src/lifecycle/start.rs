@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use super::certificates::{self, Certificates};
@@ -77,11 +78,21 @@ fn cure(error: &io::Error) -> &'static str {
 }
 
 impl Gateway {
-    /// Starts a node. Must be called inside a tokio runtime.
+    /// Starts a node, all of it on the present tokio runtime.
     ///
     /// # Errors
     /// When an address can not be bound; nothing is served then.
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        let control = Handle::current();
+        Self::start_with(config, &control).await
+    }
+
+    /// As [`Gateway::start`], with what talks to the server on the runtime `control`: there its
+    /// socket does not wait behind those of thousands of agents that are ready at once.
+    ///
+    /// # Errors
+    /// As [`Gateway::start`].
+    pub async fn start_with(config: Config, control: &Handle) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new(&config.node.name)?);
         let certificates = Certificates::load(&config, &metrics).await?;
         let bound = bind_listeners(&config, &metrics)?;
@@ -90,31 +101,13 @@ impl Gateway {
 
         Upstream::warn_of_files(&config.upstream).await;
         let supervisor = NodeSupervisor::new();
-        let upstream = Upstream::start(&config.upstream, Arc::clone(&metrics));
         let registry = Arc::new(Registry::new(table_limits(&config.session)));
-        let held = Arc::clone(&registry);
-        let notifier = Notifier::start(
-            upstream.clone(),
-            &config.node,
-            &config.notify,
-            Arc::clone(&metrics),
-            move |key| held.holds(&key.agent_id, &key.session_id, &key.stream_home_id),
-        );
-        let replayer = Replayer::start(
-            &config,
-            Arc::clone(&registry),
-            upstream.clone(),
-            notifier.clone(),
-            Arc::clone(&metrics),
-        );
-        let judge = replayer.clone();
-        let batcher = Batcher::start(
-            upstream.clone(),
-            &config.node.name,
-            &config.heartbeat,
-            Arc::clone(&metrics),
-            move |answer, heartbeats| judge.verdict(answer, heartbeats),
-        );
+        let ControlPlane {
+            upstream,
+            notifier,
+            replayer,
+            batcher,
+        } = ControlPlane::start(&config, &registry, &metrics, control);
         let owners = Arc::new(OwnerContext {
             registry: Arc::clone(&registry),
             roster: Roster::default(),
@@ -179,6 +172,56 @@ impl Gateway {
             tasks,
             supervisor,
         })
+    }
+}
+
+/// What talks to the server.
+struct ControlPlane {
+    upstream: Upstream,
+    notifier: Notifier,
+    replayer: Replayer,
+    batcher: Batcher,
+}
+
+impl ControlPlane {
+    /// Starts their tasks on `runtime`.
+    fn start(
+        config: &Config,
+        registry: &Arc<Registry>,
+        metrics: &Arc<Metrics>,
+        runtime: &Handle,
+    ) -> Self {
+        let _entered = runtime.enter();
+        let upstream = Upstream::start(&config.upstream, Arc::clone(metrics));
+        let held = Arc::clone(registry);
+        let notifier = Notifier::start(
+            upstream.clone(),
+            &config.node,
+            &config.notify,
+            Arc::clone(metrics),
+            move |key| held.holds(&key.agent_id, &key.session_id, &key.stream_home_id),
+        );
+        let replayer = Replayer::start(
+            config,
+            Arc::clone(registry),
+            upstream.clone(),
+            notifier.clone(),
+            Arc::clone(metrics),
+        );
+        let judge = replayer.clone();
+        let batcher = Batcher::start(
+            upstream.clone(),
+            &config.node.name,
+            &config.heartbeat,
+            Arc::clone(metrics),
+            move |answer, heartbeats| judge.verdict(answer, heartbeats),
+        );
+        Self {
+            upstream,
+            notifier,
+            replayer,
+            batcher,
+        }
     }
 }
 

@@ -5,7 +5,10 @@
 //! very session that was replayed what follows. However one ends, a panic included, its entry goes
 //! back to the queue. Must never touch a session that took the place of the replayed one.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +32,8 @@ const FAILED_PRECONDITION: u32 = 9;
 pub(super) struct Flight {
     shared: Arc<Shared>,
     entry: Option<Entry>,
+    /// Whom the server has taken in, to be announced again (REPLAY-14).
+    adopted: Option<Arc<Session>>,
 }
 
 impl Flight {
@@ -36,6 +41,7 @@ impl Flight {
         Self {
             shared: Arc::clone(shared),
             entry: Some(entry),
+            adopted: None,
         }
     }
 
@@ -45,13 +51,24 @@ impl Flight {
         while let Some(entry) = &self.entry {
             // Those that are skipped wait for nothing.
             tokio::task::coop::consume_budget().await;
-            let landing = match self.shared.live(entry) {
-                Some(session) => self.shared.replay(entry, &session).await,
+            let session = self.shared.live(entry);
+            let landing = match &session {
+                Some(session) => {
+                    let mut replay = pin!(self.shared.replay(entry, session));
+                    // It is sent before the last one is announced: the server is waited for.
+                    let sent = poll_fn(|cx| Poll::Ready(replay.as_mut().poll(cx))).await;
+                    announce(&mut self.adopted);
+                    match sent {
+                        Poll::Ready(landing) => landing,
+                        Poll::Pending => replay.await,
+                    }
+                }
                 None => {
                     skipped(&entry.target.agent_id);
                     Landing::Done
                 }
             };
+            self.adopted = session.filter(|_| landing == Landing::Adopted);
             self.land(landing);
             self.entry = self.shared.take(Instant::now());
         }
@@ -67,8 +84,16 @@ impl Flight {
     }
 }
 
+/// Asks the owner of the session to announce it again.
+fn announce(adopted: &mut Option<Arc<Session>>) {
+    if let Some(session) = adopted.take() {
+        session.ask_to_announce();
+    }
+}
+
 impl Drop for Flight {
     fn drop(&mut self) {
+        announce(&mut self.adopted);
         if let Some(entry) = &self.entry {
             failed(&entry.target.agent_id, &CallError::Crashed);
             self.land(Landing::Done);
@@ -122,7 +147,6 @@ impl Shared {
                     "Registration replay: re-proxied {agent} (adopted session {})",
                     safe_text(&answer.session_id)
                 );
-                session.ask_to_announce();
                 return Landing::Adopted;
             }
             Ok(answer) => {

@@ -155,8 +155,6 @@ async fn live(life: &mut SessionLife, inbound: &mut Inbound, recovering: &mut bo
 async fn announce_again(life: &mut SessionLife) -> Infallible {
     loop {
         life.session.asked_to_announce().await;
-        // Whoever asked has the next agent to replay, and so have those beside it: they go first.
-        tokio::task::yield_now().await;
         if life.context.registry.is_current(&life.session) {
             life.say_connected();
         }

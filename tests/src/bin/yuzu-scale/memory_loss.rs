@@ -71,13 +71,14 @@ pub(crate) async fn run(
             bed.server.remove_fault(refusal);
         }
     };
-    let (round, replayed, ()) = tokio::join!(meanwhile(&bed), replayed(&bed), relented);
+    let ideal = delay * u32::try_from(AGENTS.div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
+    let replayed = replayed(&bed, first + ideal);
+    let (round, replayed, ()) = tokio::join!(meanwhile(&bed), replayed, relented);
     let (round, replayed) = (round?, replayed? - first);
     notices(&bed, 2 * AGENTS).await?;
     let told = first.elapsed();
 
     let mut report = Report::default();
-    let ideal = delay * u32::try_from(AGENTS.div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
     let bound = match refusing {
         true => REFUSED_FOR + NAMED_AGAIN,
         false => ideal.mul_f64(1.05),
@@ -101,8 +102,10 @@ async fn notices(bed: &Bed, count: u64) -> Result<(), String> {
     bed.server_has("every CONNECTED", LIMIT, recorded).await
 }
 
-/// When the last agent had been taken in again.
-async fn replayed(bed: &Bed) -> Result<Instant, String> {
+/// When the last agent had been taken in again. Nobody looks before it can have happened: each
+/// look holds the server up.
+async fn replayed(bed: &Bed, earliest: Instant) -> Result<Instant, String> {
+    sleep_until(earliest).await;
     // Each agent's own registration was answered before.
     let all = |state: &State| (state.counts(RPC).ok >= 2 * AGENTS).then(Instant::now);
     bed.server_has("every replay", LIMIT, all).await
