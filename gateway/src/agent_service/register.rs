@@ -45,6 +45,8 @@ impl AgentService {
         let peer = origin.map_or_else(String::new, |ip| ip.to_string());
         let observed = replace_bytes_field(&message, OBSERVED_PEER, peer.as_bytes())
             .map_err(grpc::malformed)?;
+        // What is kept is the copy: thousands of agents may wait for the server at once.
+        drop(message);
         let slot = self
             .registry
             .reserve(connection.key(), &agent_id)
@@ -77,6 +79,7 @@ impl AgentService {
             if session_id.is_empty() {
                 return Err(Status::internal("the server's answer has no session id"));
             }
+            let peek = RegisterPeek::peek(&observed).map_err(grpc::malformed)?;
             let registration = Registration {
                 agent_id,
                 hostname: text(peek.hostname),
@@ -85,7 +88,7 @@ impl AgentService {
                     .iter()
                     .map(|name| Box::from(&*text(name)))
                     .collect(),
-                request: observed,
+                request: observed.clone(),
                 peer: origin,
             };
             slot.commit(&Arc::from(session_id), registration)

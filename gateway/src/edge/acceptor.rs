@@ -5,6 +5,7 @@
 //! undoing all of it at the end. Must never know what is served.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -222,7 +223,8 @@ impl<H: Handler> Acceptor<H> {
             acceptor.intake.with_origin(&begun, mark);
             let handler = Arc::clone(&acceptor.handler);
             let answer = dispatch(handler, request, Arc::clone(&caller));
-            async move { Ok::<_, std::convert::Infallible>(open.answered(answer.await)) }
+            // Boxed: hyper keeps its room for as long as the stream lives.
+            Box::pin(async move { Ok::<_, Infallible>(open.answered(answer.await)) })
         });
         terms.builder.serve_connection(TokioIo::new(io), service)
     }

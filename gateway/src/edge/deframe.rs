@@ -73,7 +73,12 @@ impl Deframer {
                 self.chunk.advance(GRPC_PREFIX);
                 Ok(Some(self.chunk.split_to(len)))
             }
-            _ => {
+            declared => {
+                let whole = GRPC_PREFIX + declared.unwrap_or(0);
+                // Not doubled again and again, and no more than twice what the peer has sent.
+                if whole <= 2 * self.chunk.len() {
+                    self.partial.reserve(whole);
+                }
                 self.partial.extend_from_slice(&self.chunk);
                 self.chunk = Bytes::new();
                 Ok(None)
@@ -196,6 +201,20 @@ mod tests {
         let mut deframer = Deframer::new(4);
         deframer.push(framed(&[b"four"]).into());
         assert_eq!(deframer.next().unwrap().unwrap(), "four");
+    }
+
+    #[test]
+    fn a_message_of_which_half_is_here_gets_its_room_at_once_and_another_does_not() {
+        let bytes = framed(&[&[7; 1_000]]);
+        let room_after = |sent: usize| {
+            let mut deframer = Deframer::new(1_000);
+            deframer.push(Bytes::copy_from_slice(&bytes[..sent]));
+            assert_eq!(deframer.next(), Ok(None));
+            deframer.partial.capacity()
+        };
+        assert_eq!(room_after(503), 1_005);
+        assert!(room_after(502) < 1_005);
+        assert!(room_after(5) < 100);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! hyper has no hook for PING, SETTINGS and RST_STREAM frames, so a reader below it counts frame
 //! headers. Responsible for finding the headers in a byte stream cut anywhere, and for the rate
-//! of each kind. Must never copy or hold payload.
+//! of each kind; for saying which DATA frame is not whole yet. Must never copy or hold payload.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// Length of the client's connection preface.
 const PREFACE: u32 = 24;
-const HEADER: usize = 9;
+pub(super) const HEADER: usize = 9;
 
 const TYPE_DATA: u8 = 0;
 const TYPE_HEADERS: u8 = 1;
@@ -20,6 +20,10 @@ const TYPE_PING: u8 = 6;
 const TYPE_WINDOW_UPDATE: u8 = 8;
 const TYPE_CONTINUATION: u8 = 9;
 const FLAG_ACK: u8 = 1;
+/// Of DATA.
+pub(super) const FLAG_END_STREAM: u8 = 1;
+/// Of DATA.
+pub(super) const FLAG_PADDED: u8 = 8;
 
 /// Frames that cost the node work and the peer next to nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,24 @@ pub(crate) enum Costly {
     /// Answers to PINGs, and frames that no client has to send: PRIORITY, PUSH_PROMISE, GOAWAY,
     /// unknown types.
     Idle,
+}
+
+/// What a scan found beside costly frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Scanned {
+    /// There was something but answers to PINGs.
+    pub(super) own_words: bool,
+    /// The DATA frame that the bytes end in, if its header is among them.
+    pub(super) unfinished: Option<Unfinished>,
+}
+
+/// A DATA frame that goes on behind the bytes that were scanned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unfinished {
+    /// Where its payload begins; the whole header is before it.
+    pub(super) payload_at: usize,
+    /// Of its payload.
+    pub(super) length: u32,
 }
 
 /// Finds frame headers in the bytes a client sends.
@@ -61,27 +83,31 @@ impl Default for FrameScanner {
 
 impl FrameScanner {
     /// Passes over `bytes`, calling `seen` for each costly frame whose header ends in them.
-    /// Whether there was anything but answers to PINGs.
-    pub(crate) fn scan(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Costly)) -> bool {
-        let mut own_words = false;
-        while !bytes.is_empty() {
+    pub(super) fn scan(&mut self, bytes: &[u8], mut seen: impl FnMut(Costly)) -> Scanned {
+        let (mut own_words, mut last_data, mut at) = (false, None, 0);
+        while at < bytes.len() {
+            let left = &bytes[at..];
             if self.skip > 0 {
-                let step = bytes.len().min(self.skip as usize);
-                bytes = &bytes[step..];
+                let step = left.len().min(self.skip as usize);
+                at += step;
                 self.skip -= step as u32;
                 own_words |= !self.in_pong;
                 continue;
             }
             let filled = usize::from(self.filled);
-            let step = bytes.len().min(HEADER - filled);
-            self.header[filled..filled + step].copy_from_slice(&bytes[..step]);
-            bytes = &bytes[step..];
+            let step = left.len().min(HEADER - filled);
+            self.header[filled..filled + step].copy_from_slice(&left[..step]);
+            at += step;
             self.filled += step as u8;
             if usize::from(self.filled) == HEADER {
                 self.filled = 0;
                 self.frames = self.frames.saturating_add(1);
                 let [a, b, c, kind, flags, ..] = self.header;
                 self.skip = u32::from_be_bytes([0, a, b, c]);
+                last_data = (kind == TYPE_DATA && step == HEADER).then_some(Unfinished {
+                    payload_at: at,
+                    length: self.skip,
+                });
                 self.in_pong = kind == TYPE_PING && flags & FLAG_ACK != 0;
                 own_words |= !self.in_pong;
                 if let Some(costly) = classify(kind, flags) {
@@ -89,7 +115,10 @@ impl FrameScanner {
                 }
             }
         }
-        own_words
+        Scanned {
+            own_words,
+            unfinished: last_data.filter(|_| self.skip > 0),
+        }
     }
 
     /// Whether the preface and the first frame's header have arrived.
@@ -240,17 +269,20 @@ mod tests {
     #[test]
     fn lsn_12_answers_to_pings_are_told_from_what_a_peer_says_by_itself() {
         let mut scanner = FrameScanner::default();
-        assert!(scanner.scan(&conversation(), |_| ()));
+        assert!(scanner.scan(&conversation(), |_| ()).own_words);
         let pong = frame(TYPE_PING, FLAG_ACK, 8);
         for chunk in pong.chunks(5) {
-            assert!(!scanner.scan(chunk, |_| ()));
+            assert!(!scanner.scan(chunk, |_| ()).own_words);
         }
-        assert!(!scanner.scan(&pong.repeat(3), |_| ()));
-        assert!(scanner.scan(&frame(TYPE_PING, 0, 8), |_| ()));
-        assert!(!scanner.scan(&pong, |_| ()));
+        assert!(!scanner.scan(&pong.repeat(3), |_| ()).own_words);
+        assert!(scanner.scan(&frame(TYPE_PING, 0, 8), |_| ()).own_words);
+        assert!(!scanner.scan(&pong, |_| ()).own_words);
         let data = frame(0, 0, 40);
-        assert!(scanner.scan(&data[..12], |_| ()));
-        assert!(scanner.scan(&data[12..], |_| ()), "payload of DATA");
+        assert!(scanner.scan(&data[..12], |_| ()).own_words);
+        assert!(
+            scanner.scan(&data[12..], |_| ()).own_words,
+            "payload of DATA"
+        );
     }
 
     #[test]

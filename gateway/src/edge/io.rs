@@ -1,7 +1,8 @@
 //! A thin reader over the socket that sees every byte before hyper does.
 //!
-//! Responsible for the time of the last received byte, for counting costly frames and for leaving
-//! in the socket what is not to be read yet. Must never change or hold a byte.
+//! Responsible for the time of the last received byte, for counting costly frames, for leaving in
+//! the socket what is not to be read yet, and for handing on large DATA frames in pieces. Must
+//! never change or hold a byte of payload.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use super::flood::{FloodGuard, FloodLimits, FrameScanner};
+use super::cut::Cutter;
+use super::flood::{FloodGuard, FloodLimits, FrameScanner, Unfinished};
 
 /// Bytes read of a peer that has always more before the tasks that take them get a turn: what they
 /// say about the rest comes in time.
@@ -24,6 +26,7 @@ pub(crate) struct CountedIo<I> {
     inner: I,
     connection: Arc<Connection>,
     scanner: FrameScanner,
+    cutter: Cutter,
     guard: FloodGuard,
     /// Bytes read since the last turn.
     read: usize,
@@ -36,27 +39,29 @@ impl<I> CountedIo<I> {
             inner,
             connection,
             scanner: FrameScanner::default(),
+            cutter: Cutter::default(),
             guard,
             read: 0,
         }
     }
 
-    fn received(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Judges what was read. The DATA frame that is not whole yet, if one began in it.
+    fn received(&mut self, bytes: &[u8]) -> io::Result<Option<Unfinished>> {
         let now = Instant::now();
         let mut flooded = None;
         let guard = &mut self.guard;
-        let own_words = self.scanner.scan(bytes, |frame| {
+        let scanned = self.scanner.scan(bytes, |frame| {
             if guard.count(frame, now) {
                 flooded = Some(frame);
             }
         });
         // hyper asks connections without streams too; their answers keep nothing open (LSN-12).
-        if own_words || self.connection.has_streams() {
+        if scanned.own_words || self.connection.has_streams() {
             self.connection
                 .byte_received(now, self.scanner.spoke_http2());
         }
         match flooded {
-            None => Ok(()),
+            None => Ok(scanned.unfinished),
             Some(frame) => {
                 self.connection.closed_for(frame.into());
                 Err(io::Error::new(
@@ -65,6 +70,30 @@ impl<I> CountedIo<I> {
                 ))
             }
         }
+    }
+}
+
+impl<I: AsyncRead + Unpin> CountedIo<I> {
+    /// The header of a piece, as much of it as `buf` has room for.
+    fn hand_on_header(&mut self, buf: &mut ReadBuf<'_>) {
+        let due = self.cutter.due();
+        let step = due.len().min(buf.remaining());
+        buf.put_slice(&due[..step]);
+        self.cutter.handed_on(step);
+    }
+
+    /// Reads no further than to the end of a piece.
+    fn poll_inner(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let inner = Pin::new(&mut self.inner);
+        let Some(room) = self.cutter.room() else {
+            return inner.poll_read(cx, buf);
+        };
+        let room = room.min(buf.remaining());
+        let mut piece = ReadBuf::new(buf.initialize_unfilled_to(room));
+        ready!(inner.poll_read(cx, &mut piece))?;
+        let read = piece.filled().len();
+        buf.advance(read);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -80,16 +109,29 @@ impl<I: AsyncRead + Unpin> AsyncRead for CountedIo<I> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
+        let started = buf.filled().len();
+        self.hand_on_header(buf);
         let before = buf.filled().len();
-        let Poll::Ready(read) = Pin::new(&mut self.inner).poll_read(cx, buf) else {
+        let headed = before > started;
+        if headed && buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let Poll::Ready(read) = self.poll_inner(cx, buf) else {
             self.read = 0;
-            return Poll::Pending;
+            return if headed {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
+            };
         };
         read?;
-        let received = &buf.filled()[before..];
+        let received = &mut buf.filled_mut()[before..];
         if !received.is_empty() {
             self.read += received.len();
-            self.received(received)?;
+            self.cutter.passed(received.len());
+            if let Some(frame) = self.received(received)? {
+                self.cutter.cut(received, frame);
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -10,6 +10,7 @@ pub(crate) mod charge;
 pub(crate) mod close;
 pub(crate) mod connection;
 mod cooldown;
+mod cut;
 pub(crate) mod deframe;
 mod dispatch;
 mod drive;

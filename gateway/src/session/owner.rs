@@ -5,7 +5,8 @@
 //! more of a frame than its command id, status and plugin.
 
 use std::fmt;
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,18 +84,19 @@ pub(super) async fn own(session: &Session, context: &OwnerContext, inbound: &mut
             Ok(None) => return Ended::Well,
             Err(status) => return Ended::With(status),
         };
-        let mut delivery = pin!(deliver(session, context, frame));
+        let mut waiting = match deliver(session, context, frame) {
+            Ok(None) => continue,
+            Ok(Some(waiting)) => waiting,
+            Err(status) => return Ended::With(status),
+        };
         let asked = tokio::select! {
             biased;
-            delivered = &mut delivery => match delivered {
-                Ok(()) => continue,
-                Err(status) => return Ended::With(status),
-            },
+            () = &mut waiting => continue,
             control = session.asked() => control,
         };
         if asked == Control::StreamGone {
             // The answer came before the stream went.
-            let _ = tokio::time::timeout(LAST_WORDS_TIME, delivery).await;
+            let _ = tokio::time::timeout(LAST_WORDS_TIME, waiting).await;
         }
         return Box::pin(leave(asked, session, context, inbound)).await;
     }
@@ -126,26 +128,36 @@ async fn last_words(session: &Session, context: &OwnerContext, inbound: &mut Inb
         let Some(frame) = inbound.last() else {
             return;
         };
-        if deliver(session, context, frame).await.is_err() {
-            return;
+        match deliver(session, context, frame) {
+            Ok(None) => {}
+            Ok(Some(waiting)) => waiting.await,
+            Err(_) => return,
         }
     }
 }
 
-async fn deliver(session: &Session, context: &OwnerContext, frame: Bytes) -> Result<(), Status> {
+/// A reply that not everyone has room for. Boxed: few wait, and an owner lives long.
+type Waiting = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Hands a frame on; `None`: whoever waits for it has it.
+fn deliver(
+    session: &Session,
+    context: &OwnerContext,
+    frame: Bytes,
+) -> Result<Option<Waiting>, Status> {
     let peek = CommandResponsePeek::peek(&frame)
         .map_err(|error| Status::internal(format!("malformed CommandResponse: {error}")))?;
     if peek.command_id.is_empty() && peek.plugin == GUARDIAN_PLUGIN.as_bytes() {
         context
             .upstream
             .forward_guardian(session.agent_id(), &frame);
-        return Ok(());
+        return Ok(None);
     }
     let terminal = (peek.status != 0).then_some(peek.status);
     let waiters = session.waiters(peek.command_id, terminal.is_some());
     if waiters.is_empty() {
         debug!("frame of a command nobody waits for dropped");
-        return Ok(());
+        return Ok(None);
     }
     let reply = Reply {
         frame: as_answer(session.agent_id(), &frame),
@@ -153,32 +165,58 @@ async fn deliver(session: &Session, context: &OwnerContext, frame: Bytes) -> Res
     };
     // The copy is what may have to wait: the agent's buffer goes back at once.
     drop(frame);
-    hand_over(&waiters, &reply).await;
-    Ok(())
+    let mut hand_over = HandOver::new(waiters, reply);
+    match hand_over.go_on() {
+        true => Ok(None),
+        false => Ok(Some(Box::pin(hand_over.finish()))),
+    }
 }
 
-/// Gives the reply to everyone who waits for it, in turn. Dropped before its end, it tells the
-/// callers that a terminal frame did not reach that the agent is lost (CMD-4): nobody else does,
-/// the mailbox has forgotten them.
-async fn hand_over(waiters: &[Waiter], reply: &Reply) {
-    let mut unreached = Unreached(match reply.terminal {
-        Some(_) => waiters,
-        None => &[],
-    });
-    for Waiter { sink, target } in waiters {
-        if !sink.try_reply(*target, reply) {
-            sink.reply_when_room(*target, reply).await;
+/// A reply on its way to everyone who waits for it, one after the other. Dropped before its end, it
+/// tells the callers that a terminal frame did not reach that the agent is lost (CMD-4): nobody
+/// else does, the mailbox has forgotten them.
+struct HandOver {
+    waiters: Vec<Waiter>,
+    reply: Reply,
+    /// Whose turn it is.
+    next: usize,
+}
+
+impl HandOver {
+    fn new(waiters: Vec<Waiter>, reply: Reply) -> Self {
+        Self {
+            waiters,
+            reply,
+            next: 0,
         }
     }
-    unreached.0 = &[];
+
+    /// Gives the reply to those who have room. False: the next one has none.
+    fn go_on(&mut self) -> bool {
+        while let Some(Waiter { sink, target }) = self.waiters.get(self.next) {
+            if !sink.try_reply(*target, &self.reply) {
+                return false;
+            }
+            self.next += 1;
+        }
+        true
+    }
+
+    async fn finish(mut self) {
+        while !self.go_on() {
+            let Waiter { sink, target } = &self.waiters[self.next];
+            sink.reply_when_room(*target, &self.reply).await;
+            self.next += 1;
+        }
+    }
 }
 
-struct Unreached<'a>(&'a [Waiter]);
-
-impl Drop for Unreached<'_> {
+impl Drop for HandOver {
     fn drop(&mut self) {
-        for Waiter { sink, target } in self.0 {
-            sink.lost(*target);
+        if self.reply.terminal.is_some() {
+            for Waiter { sink, target } in &self.waiters[self.next..] {
+                sink.lost(*target);
+            }
         }
     }
 }

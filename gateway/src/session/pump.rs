@@ -7,6 +7,7 @@
 //! OWNER-10, CMD-20) and when a session ends (SUB-9), however it ends. Must never look at a frame.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -76,44 +77,50 @@ pub(super) fn key_of(session: &Session) -> NoticeKey {
 }
 
 /// Runs one owner after the other until the session is over.
-async fn pump(mut life: SessionLife, mut inbound: Inbound) {
-    let mut restarts = Intensity::new(MAX_RESTARTS, RESTART_PERIOD);
-    // Whether the owner has still to recover what its predecessor left.
-    let mut recovering = false;
-    let status = loop {
-        let owner = live(&mut life, &mut inbound, &mut recovering);
-        let died = match AssertUnwindSafe(owner).catch_unwind().await {
-            Ok(Ended::Well) => break over(&life, recovering, Status::ok("")),
-            Ok(Ended::With(status)) => break over(&life, recovering, status),
-            Ok(Ended::NotRecovered(reason)) => {
-                life.tell(&Outcome::DisconnectedOnly(reason));
-                break Status::ok("");
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps its arguments twice, for as long as the agent is connected"
+)]
+fn pump(mut life: SessionLife, mut inbound: Inbound) -> impl Future<Output = ()> + Send {
+    async move {
+        let mut restarts = Intensity::new(MAX_RESTARTS, RESTART_PERIOD);
+        // Whether the owner has still to recover what its predecessor left.
+        let mut recovering = false;
+        let status = loop {
+            let owner = live(&mut life, &mut inbound, &mut recovering);
+            let died = match AssertUnwindSafe(owner).catch_unwind().await {
+                Ok(Ended::Well) => break over(&life, recovering, Status::ok("")),
+                Ok(Ended::With(status)) => break over(&life, recovering, status),
+                Ok(Ended::NotRecovered(reason)) => {
+                    life.tell(&Outcome::DisconnectedOnly(reason));
+                    break Status::ok("");
+                }
+                Ok(Ended::Replaced) => false,
+                Err(_panic) => true,
+            };
+            life.say_owner_died();
+            if died {
+                if recovering {
+                    life.tell(&Outcome::DisconnectedOnly(NotRecovered::Died));
+                }
+                if !restarts.admit(Instant::now()) {
+                    life.tell(&Outcome::GaveUp);
+                    break Status::ok("");
+                }
+                let context = &life.context;
+                context.supervisor.restarted(&context.roster);
             }
-            Ok(Ended::Replaced) => false,
-            Err(_panic) => true,
+            recovering = true;
         };
-        life.say_owner_died();
-        if died {
-            if recovering {
-                life.tell(&Outcome::DisconnectedOnly(NotRecovered::Died));
-            }
-            if !restarts.admit(Instant::now()) {
-                life.tell(&Outcome::GaveUp);
-                break Status::ok("");
-            }
-            let context = &life.context;
-            context.supervisor.restarted(&context.roster);
+        life.end(status);
+        // The receiving half is held until the end is delivered: dropped before, the agent would see
+        // a reset in place of the status.
+        if tokio::time::timeout(FAREWELL_TIME, life.session.stream_gone())
+            .await
+            .is_err()
+        {
+            debug!("the agent did not take the end of its stream in time");
         }
-        recovering = true;
-    };
-    life.end(status);
-    // The receiving half is held until the end is delivered: dropped before, the agent would see
-    // a reset in place of the status.
-    if tokio::time::timeout(FAREWELL_TIME, life.session.stream_gone())
-        .await
-        .is_err()
-    {
-        debug!("the agent did not take the end of its stream in time");
     }
 }
 

@@ -35,12 +35,12 @@ fn cmd_4_a_terminal_frame_that_reached_nobody_loses_the_agent_for_its_callers() 
     for (terminal, lost) in [(Some(1), vec![2, 3]), (None, vec![])] {
         let (quick, slow) = (Arc::new(Caller::default()), Arc::new(Caller::default()));
         slow.full.store(true, Ordering::Relaxed);
-        let waiters = [quick.waiter(1), slow.waiter(2), slow.waiter(3)];
+        let waiters = vec![quick.waiter(1), slow.waiter(2), slow.waiter(3)];
         let reply = Reply {
             frame: Bytes::from_static(b"frame"),
             terminal,
         };
-        let mut waiting = Box::pin(hand_over(&waiters, &reply));
+        let mut waiting = Box::pin(HandOver::new(waiters, reply).finish());
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(waiting);
         assert_eq!(quick.replies.lock().unwrap().len(), 1);
@@ -55,9 +55,8 @@ fn cmd_6_a_frame_that_reached_everyone_loses_nobody() {
         frame: Bytes::from_static(b"frame"),
         terminal: Some(1),
     };
-    hand_over(&[caller.waiter(1), caller.waiter(2)], &reply)
-        .now_or_never()
-        .unwrap();
+    let waiters = vec![caller.waiter(1), caller.waiter(2)];
+    assert!(HandOver::new(waiters, reply).go_on());
     assert_eq!(caller.replies.lock().unwrap().len(), 2);
     assert!(caller.lost.lock().unwrap().is_empty());
 }
