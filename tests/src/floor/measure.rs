@@ -100,7 +100,7 @@ pub async fn measure(subject: &Subject, plan: &Plan) -> Result<Figures, String> 
     Ok(figures)
 }
 
-/// As [`measure`], but for broadcasts and the memory before and after them only.
+/// As [`measure`], but for broadcasts, the memory before and after them, and heartbeats only.
 ///
 /// # Errors
 /// A sentence for the user.
@@ -231,6 +231,8 @@ impl Run<'_> {
         sleep(self.plan.settle).await;
         figures.insert("loaded_kib".into(), self.kib_per_agent(bare)?);
         load.detach().await?;
+        sleep(CALM).await;
+        self.heartbeats::<L>(&mut figures).await?;
         Ok(figures)
     }
 

@@ -60,7 +60,7 @@ struct Picture {
     flat: bool,
 }
 
-const PICTURES: [Picture; 3] = [
+const PICTURES: [Picture; 4] = [
     Picture {
         file: "memory.svg",
         title: "Memory of an idle agent",
@@ -73,6 +73,13 @@ const PICTURES: [Picture; 3] = [
         title: "Processor time of broadcast answers",
         of: "s per 100,000 answers",
         figure: "cpu_s_per_100k",
+        flat: true,
+    },
+    Picture {
+        file: "heartbeats.svg",
+        title: "Processor time of 5,000 heartbeats a second",
+        of: "% of a core",
+        figure: "heartbeat_core_percent",
         flat: true,
     },
     Picture {
@@ -211,6 +218,7 @@ mod tests {
             let figures = [
                 ("idle_kib", kib),
                 ("cpu_s_per_100k", 2.0),
+                ("heartbeat_core_percent", 25.0),
                 // A rate may grow.
                 ("answers_per_s", agents as f64),
             ];
