@@ -166,19 +166,10 @@ impl GatewayProcess {
     /// Processor time so far, of all threads that live.
     ///
     /// # Errors
-    /// When the process is gone or the system does not tell.
+    /// When the process has ended.
     pub fn processor_time(&self) -> Result<Duration, String> {
         let pid = self.child.id().ok_or("the gateway has ended")?;
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| e.to_string())?;
-        let mut nanoseconds = 0;
-        for thread in threads {
-            let path = thread.map_err(|e| e.to_string())?.path().join("schedstat");
-            let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
-            let ran = text.split_whitespace().next();
-            let ran: Option<u64> = ran.and_then(|n| n.parse().ok());
-            nanoseconds += ran.ok_or_else(|| format!("no time in {text:?}"))?;
-        }
-        Ok(Duration::from_nanos(nanoseconds))
+        time_of(pid, |_| true)
     }
 
     /// Sends SIGTERM and waits for the end; the log is still there afterwards.
@@ -300,6 +291,33 @@ fn rss_anon(status: &str) -> Option<u64> {
         .find_map(|line| line.strip_prefix("RssAnon:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
+}
+
+/// Processor time so far of the threads of this process that have this name.
+///
+/// # Errors
+/// When the system does not tell it.
+pub fn time_of_threads(name: &str) -> Result<Duration, String> {
+    time_of(std::process::id(), |thread| {
+        let comm = fs::read_to_string(thread.join("comm"));
+        comm.is_ok_and(|comm| comm.trim_end() == name)
+    })
+}
+
+fn time_of(pid: u32, counts: impl Fn(&Path) -> bool) -> Result<Duration, String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| e.to_string())?;
+    let mut nanoseconds = 0;
+    for thread in threads {
+        let thread = thread.map_err(|e| e.to_string())?.path();
+        if !counts(&thread) {
+            continue;
+        }
+        let text = fs::read_to_string(thread.join("schedstat")).map_err(|e| e.to_string())?;
+        let ran = text.split_whitespace().next();
+        let ran: Option<u64> = ran.and_then(|n| n.parse().ok());
+        nanoseconds += ran.ok_or_else(|| format!("no time in {text:?}"))?;
+    }
+    Ok(Duration::from_nanos(nanoseconds))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use yuzu_gateway::config::{Config, Endpoint, Listener};
 use yuzu_gateway::{Gateway, StopReport};
 use yuzu_proto::gateway::v1::StreamStatusNotification;
@@ -81,11 +82,7 @@ impl Setup {
         let server = StubServer::start(self.server)
             .await
             .expect("the server stub starts");
-        let address = server.addr();
-        self.gateway.upstream.endpoints = vec![Endpoint {
-            host: address.ip().to_string(),
-            port: address.port(),
-        }];
+        self.gateway.upstream.endpoints = vec![endpoint(server.addr())];
         let gateway = Gateway::start(self.gateway)
             .await
             .expect("the gateway starts");
@@ -93,10 +90,20 @@ impl Setup {
     }
 }
 
-/// Connections to the agent listener that no socket carries, each from an address of its own.
-pub fn in_memory(gateway: &Arc<Gateway>) -> Dialer {
+/// An endpoint of the gateway's upstream.
+pub fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint {
+        host: address.ip().to_string(),
+        port: address.port(),
+    }
+}
+
+/// Connections to the agent listener that no socket carries, each from an address of its own. The
+/// gateway's end is served on `runtime`.
+pub fn in_memory(gateway: &Arc<Gateway>, runtime: Handle) -> Dialer {
     let (gateway, number) = (Arc::clone(gateway), AtomicU32::new(0));
     Dialer::new(move || {
+        let _entered = runtime.enter();
         let number = number.fetch_add(1, Ordering::Relaxed) & 0x00FF_FFFF;
         let own = Ipv4Addr::from_bits(10 << 24 | number);
         let (near, far) = tokio::io::duplex(PIPE_BYTES);

@@ -4,6 +4,7 @@ use crate::support::command;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use yuzu_gateway::config::{Listener, OriginMode, OriginSource};
 use yuzu_proto::agent::v1::CommandResponse;
 use yuzu_proto::agent::v1::command_response::Status;
@@ -283,7 +284,7 @@ async fn agents_that_no_socket_carries_are_served_like_others() {
     let operator = bed.operator().await;
     let gateway = Arc::new(bed.gateway);
     let through_memory = Options {
-        dialer: Some(in_memory(&gateway)),
+        dialer: Some(in_memory(&gateway, Handle::current())),
         ..Options::default()
     };
     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));

@@ -4,6 +4,7 @@ use crate::report::Report;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use yuzu_gateway::Gateway;
 use yuzu_proto::agent::v1::CommandRequest;
@@ -96,7 +97,7 @@ impl Bed {
         let bed = Setup::default().start().await;
         let operators = bed.operators();
         let (server, gateway) = (bed.server, Arc::new(bed.gateway));
-        let dialer = in_memory(&gateway);
+        let dialer = in_memory(&gateway, Handle::current());
         let operator = Operator::connect(operators).await;
         sleep(SETTLE).await;
         Ok(Self {

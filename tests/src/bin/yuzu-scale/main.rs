@@ -15,6 +15,7 @@ mod flat;
 mod floor;
 mod frozen_server;
 mod heartbeat_cost;
+mod heartbeat_rate;
 mod hostile_clients;
 mod in_memory;
 mod kill_nine;
@@ -109,6 +110,7 @@ enum Scenario {
     StreamLimit,
     CancelledRegister,
     HeartbeatCost,
+    HeartbeatRate,
     HostileClients,
     UnreadAnswers,
     MemoryLoss,
@@ -146,6 +148,7 @@ impl Scenario {
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
             Self::HeartbeatCost => heartbeat_cost::ABOUT,
+            Self::HeartbeatRate => heartbeat_rate::ABOUT,
             Self::HostileClients => hostile_clients::ABOUT,
             Self::UnreadAnswers => unread_answers::ABOUT,
             Self::MemoryLoss => memory_loss::ABOUT,
@@ -170,7 +173,8 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
-            Self::HeartbeatCost => heartbeat_cost::run(binaries).await,
+            Self::HeartbeatCost => heartbeat_cost::run().await,
+            Self::HeartbeatRate => heartbeat_rate::run(binaries).await,
             Self::HostileClients => hostile_clients::run(binaries).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
             Self::MemoryLoss => memory_loss::run(binaries, 50, false).await,
