@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use chitchat::ChitchatHandle;
 use tokio::net::UdpSocket;
@@ -60,6 +60,8 @@ struct Parts {
     view: Mutex<View>,
     /// Addresses of the seeds at the last look.
     seeds: watch::Sender<Vec<SocketAddr>>,
+    /// The address that peers are told to dial; unknown until this node joins.
+    told: OnceLock<String>,
     draining: AtomicBool,
     /// Rung when a label has changed that must not wait.
     relabel: Notify,
@@ -116,6 +118,7 @@ impl Cluster {
             transport,
             view: Mutex::new(view),
             seeds: watch::Sender::default(),
+            told: OnceLock::new(),
             draining: AtomicBool::new(false),
             relabel: Notify::new(),
             sessions: Box::new(sessions),
@@ -211,6 +214,10 @@ async fn join(parts: Arc<Parts>) {
 async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
     let address = parts.own_address().await?;
     let mut labels = parts.labels(address);
+    labels
+        .peer
+        .iter()
+        .for_each(|told| drop(parts.told.set(told.clone())));
     let own = parts.mesh.own();
     let dead_after = parts.config.dead_after;
     let handle = engine::start(own, address, dead_after, &labels, &parts.transport).await?;
@@ -226,6 +233,10 @@ async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
         tokio::select! {
             ended = &mut ended => return ended,
             () = parts.relabel.notified() => {}
+            () = parts.mesh.changed() => {
+                parts.settle();
+                continue;
+            }
             Some(_) = links.join_next() => continue,
             changed = live.changed() => {
                 changed?;
@@ -314,10 +325,16 @@ impl Parts {
             .iter()
             .filter(|(id, _)| id.node_id != own.name || id.generation_id != own.incarnation);
         let others = others.map(|(id, state)| engine::member(id, state));
-        let changes = self.view().update(others, |name| self.mesh.linked(name));
-        let came = changes.iter().any(|change| matches!(change, Change::Up(_)));
+        let is_new = self.view().hear(others, &self.mesh.linked());
+        self.settle();
+        is_new
+    }
+
+    /// Follows which nodes are linked.
+    fn settle(&self) {
+        let linked = self.mesh.linked();
+        let changes = self.view().settle(&linked);
         self.tell(changes);
-        came
     }
 
     fn tell(&self, changes: Vec<Change>) {
@@ -357,7 +374,11 @@ impl Parts {
     ) -> anyhow::Result<()> {
         let peers: Vec<_> = resolved.into_iter().filter(|seed| *seed != own).collect();
         self.metrics.cluster_peers_resolved.set(peers.len() as i64);
-        let known: HashSet<_> = self.view().members().map(|member| member.gossip).collect();
+        let known: HashSet<_> = self
+            .view()
+            .reachable()
+            .map(|member| member.gossip)
+            .collect();
         let unknown = peers.into_iter().filter(|seed| !known.contains(seed));
         unknown
             .take(link::table::MAX_PEERS)

@@ -2,8 +2,6 @@
 //!
 //! Responsible for its JSON. Must never wait, nor show anything of the secret.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use http::StatusCode;
@@ -15,16 +13,16 @@ use crate::observe::http::Reply;
 
 impl Parts {
     pub(super) fn page(&self) -> Reply {
-        let linked = self.mesh.all_linked();
         let mut members: Vec<Value> = {
             let view = self.view();
-            view.members().map(|member| row(member, &linked)).collect()
+            view.members().map(row).collect()
         };
         let own = self.mesh.own();
         members.push(json!({
             "name": &*own.name,
             "incarnation": own.incarnation,
             "self": true,
+            "address": self.told.get(),
             "version": env!("CARGO_PKG_VERSION"),
             "protocol": super::PROTOCOL,
             "visibility": "public",
@@ -46,7 +44,7 @@ impl Parts {
     }
 }
 
-fn row(member: &Member, linked: &HashMap<Arc<str>, u64>) -> Value {
+fn row(member: &Member) -> Value {
     let labels = &member.labels;
     let visibility = match labels.is_private {
         true => "private",
@@ -56,7 +54,6 @@ fn row(member: &Member, linked: &HashMap<Arc<str>, u64>) -> Value {
         "name": &*member.name,
         "incarnation": member.incarnation,
         "self": false,
-        "linked": linked.get(&member.name) == Some(&member.incarnation),
         "address": member.address(),
         "version": labels.version,
         "protocol": labels.protocol,

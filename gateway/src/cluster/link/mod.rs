@@ -14,7 +14,7 @@ pub(super) mod unary;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::{error, info};
 
 use super::secret::Keys;
@@ -34,6 +34,8 @@ pub(crate) struct Mesh {
     state: Mutex<State>,
     /// Whether this node has left the cluster.
     left: watch::Sender<bool>,
+    /// Rung when a link has come or gone.
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,7 @@ impl Mesh {
             metrics,
             state: Mutex::new(state),
             left: watch::Sender::new(false),
+            changed: Notify::new(),
         })
     }
 
@@ -153,14 +156,13 @@ impl Mesh {
         let _ = self.left.subscribe().wait_for(|left| *left).await;
     }
 
-    /// The life of this name that is linked.
-    pub(crate) fn linked(&self, name: &str) -> Option<u64> {
-        let state = self.state();
-        state.links.of(name).map(|(peer, _)| peer.incarnation)
+    /// Waits until a link has come or gone since the last time.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
-    /// The names and lives of all that are.
-    pub(crate) fn all_linked(&self) -> HashMap<Arc<str>, u64> {
+    /// The names and lives of the peers that are linked.
+    pub(crate) fn linked(&self) -> HashMap<Arc<str>, u64> {
         let state = self.state();
         let peers = state.links.peers();
         peers
@@ -219,6 +221,7 @@ impl Mesh {
         self.metrics
             .cluster_peers_connected
             .set(state.links.len() as i64);
+        self.changed.notify_one();
     }
 }
 
