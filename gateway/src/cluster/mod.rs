@@ -58,6 +58,8 @@ struct Parts {
     node: config::Node,
     transport: SealedTransport,
     view: Mutex<View>,
+    /// All that the seeds ever had.
+    addresses: Mutex<Addresses>,
     /// Addresses of the seeds at the last look.
     seeds: watch::Sender<Vec<SocketAddr>>,
     /// The address that peers are told to dial; unknown until this node joins.
@@ -117,6 +119,7 @@ impl Cluster {
             node: config.node.clone(),
             transport,
             view: Mutex::new(view),
+            addresses: Mutex::new(Addresses::new(config.cluster.max_lifetime_addrs)),
             seeds: watch::Sender::default(),
             told: OnceLock::new(),
             draining: AtomicBool::new(false),
@@ -176,7 +179,6 @@ impl Cluster {
 /// Looks the seeds up again and again (MESH-4).
 async fn seek(parts: Arc<Parts>) {
     let seeds = parts.config.seeds();
-    let mut addresses = Addresses::new(parts.config.max_lifetime_addrs);
     let mut ticks = tokio::time::interval(parts.config.redial_interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -188,7 +190,7 @@ async fn seek(parts: Arc<Parts>) {
                 None => parts.mesh.failed(Failure::Resolve, &seed.to_string()),
             }
         }
-        let (admitted, refused) = addresses.admit(found);
+        let (admitted, refused) = parts.addresses().admit(found);
         let metrics = &parts.metrics;
         metrics
             .cluster_address_cap_exceeded_total
@@ -273,6 +275,12 @@ async fn relabel(handle: &ChitchatHandle, labels: &Labels) {
 impl Parts {
     fn view(&self) -> MutexGuard<'_, View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where peers gossip with this node, and dial it (CLUSTER-3).

@@ -328,7 +328,6 @@ families! {
             &["version"],
             &["secret"],
             &["unexpected_node"],
-            &["own"],
             &["name_taken"],
             &["direction"],
             &["too_many"],

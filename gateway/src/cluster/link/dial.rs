@@ -57,14 +57,18 @@ pub(crate) struct Dialler {
 
 type Calls = http2::SendRequest<tonic::body::Body>;
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A proven peer, its connection and what moves the frames of it.
+type Connected = (Identity, Calls, Driver);
 
 impl Dialler {
     /// Makes a link and holds it until it ends. A failure is counted.
     pub(crate) async fn link(&self, target: &Target) {
         let outcome = timeout(PATIENCE, self.connect(target)).await;
         let (peer, calls, driver) = match outcome.unwrap_or(Err(Failure::Timeout)) {
-            Ok(connected) => connected,
-            Err(failure) => return self.failed(failure, target),
+            Ok(Some(connected)) => connected,
+            // It met itself, at an address that was told in an earlier life.
+            Ok(None) => return,
+            Err(failure) => return self.mesh.failed(failure, &target.name),
         };
         let (closer, mut closed) = watch::channel(());
         let link = self
@@ -79,18 +83,11 @@ impl Dialler {
                 }
                 drop(calls);
             }
-            Err(failure) => self.failed(failure, target),
+            Err(failure) => self.mesh.failed(failure, &target.name),
         }
     }
 
-    fn failed(&self, failure: Failure, target: &Target) {
-        // A node that meets itself at its own old address is no failure.
-        if failure != Failure::Own {
-            self.mesh.failed(failure, &target.name);
-        }
-    }
-
-    async fn connect(&self, target: &Target) -> Result<(Identity, Calls, Driver), Failure> {
+    async fn connect(&self, target: &Target) -> Result<Option<Connected>, Failure> {
         let address = target.address.as_ref().ok_or(Failure::Resolve)?;
         let stream = tcp(address).await?;
         match self.tls.is_set() {
@@ -141,7 +138,7 @@ impl Dialler {
         stream: S,
         binding: Binding,
         target: &Target,
-    ) -> Result<(Identity, Calls, Driver), Failure>
+    ) -> Result<Option<Connected>, Failure>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -162,7 +159,7 @@ impl Dialler {
             peer = self.shake(&mut calls, binding, target) => peer?,
             () = &mut driver => return Err(Failure::Refused),
         };
-        Ok((peer, calls, driver))
+        Ok(peer.map(|peer| (peer, calls, driver)))
     }
 
     async fn shake(
@@ -170,13 +167,13 @@ impl Dialler {
         calls: &mut Calls,
         binding: Binding,
         target: &Target,
-    ) -> Result<Identity, Failure> {
+    ) -> Result<Option<Identity>, Failure> {
         let mesh = &self.mesh;
         let (dialling, hello) = Dialling::begin(&mesh.own, random(), binding);
         let answer = unary::call(calls, path::NODE_HELLO, &hello).await?;
         let (peer, prove) = dialling.answered(&answer, &mesh.keys)?;
         if peer.instance == mesh.own.instance {
-            return Err(Failure::Own);
+            return Ok(None);
         }
         if peer.name != target.name || peer.incarnation != target.incarnation {
             return Err(Failure::UnexpectedNode);
@@ -185,7 +182,7 @@ impl Dialler {
         mesh.judge_namesake(&peer);
         let yuzu_proto::node::v1::ProveResponse {} =
             unary::call(calls, path::NODE_PROVE, &prove).await?;
-        Ok(peer)
+        Ok(Some(peer))
     }
 }
 

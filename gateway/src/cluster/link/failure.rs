@@ -49,8 +49,6 @@ failures! {
     Secret = "secret", Unauthenticated, "the secret is not proven";
     /// It proved the secret, and is not the node that was dialled.
     UnexpectedNode = "unexpected_node", FailedPrecondition, "another node was expected";
-    /// It is this very node.
-    Own = "own", FailedPrecondition, "this is the node that dials";
     /// Another node of this name is here already (MESH-6).
     NameTaken = "name_taken", AlreadyExists, "the name is taken by another node";
     /// The other side is the one to dial: its name is the smaller one.
