@@ -380,7 +380,8 @@ impl Parts {
         resolved: Vec<SocketAddr>,
         own: SocketAddr,
     ) -> anyhow::Result<()> {
-        let peers: Vec<_> = resolved.into_iter().filter(|seed| *seed != own).collect();
+        let is_own = |seed: &SocketAddr| *seed == own || seeds::is_own(*seed, own.port());
+        let peers: Vec<_> = resolved.into_iter().filter(|seed| !is_own(seed)).collect();
         self.metrics.cluster_peers_resolved.set(peers.len() as i64);
         let known: HashSet<_> = self
             .view()
@@ -397,10 +398,10 @@ impl Parts {
     fn dial(self: &Arc<Self>, links: &mut JoinSet<()>) {
         let targets: Vec<_> = {
             let view = self.view();
-            let live = view
-                .reachable()
-                .map(|member| (&member.name, member.incarnation));
-            let wanted = self.mesh.to_dial(live);
+            // One that is stopping would only refuse.
+            let staying = view.reachable().filter(|member| !member.labels.draining);
+            let staying = staying.map(|member| (&member.name, member.incarnation));
+            let wanted = self.mesh.due(staying);
             let address = |name: &Arc<str>, incarnation: u64| {
                 let mut live = view.reachable();
                 let found = live.find(|m| m.name == *name && m.incarnation == incarnation);

@@ -88,6 +88,11 @@ pub(crate) async fn own_ip(
     Ipv4Addr::LOCALHOST.into()
 }
 
+/// Whether a seed is this very node: it listens on `port` of an address of this machine.
+pub(crate) fn is_own(seed: SocketAddr, port: u16) -> bool {
+    seed.port() == port && is_local(seed.ip())
+}
+
 /// Whether an interface of this machine has it: nothing else can be bound.
 fn is_local(ip: IpAddr) -> bool {
     std::net::UdpSocket::bind((ip, 0)).is_ok()

@@ -37,7 +37,7 @@ impl Parts {
         let page = json!({
             "node": &*own.name,
             "state": state,
-            "seeds_resolved": self.metrics.cluster_peers_resolved.get(),
+            "seed_addresses": self.seeds.borrow().len(),
             "members": members,
         });
         Reply::json(StatusCode::OK, &page)

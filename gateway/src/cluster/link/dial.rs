@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tracing::debug;
+use yuzu_proto::node::v1::ProveResponse;
 use yuzu_proto::path;
 
 use super::failure::Failure;
@@ -178,10 +179,10 @@ impl Dialler {
         if peer.name != target.name || peer.incarnation != target.incarnation {
             return Err(Failure::UnexpectedNode);
         }
-        // It has proven itself, so a namesake is known from here on, whatever it answers (MESH-6).
+        let proven = unary::call::<ProveResponse>(calls, path::NODE_PROVE, &prove).await;
+        // It has proven itself, so a namesake is known, whatever it answers (MESH-6).
         mesh.judge_namesake(&peer);
-        let yuzu_proto::node::v1::ProveResponse {} =
-            unary::call(calls, path::NODE_PROVE, &prove).await?;
+        proven?;
         Ok(Some(peer))
     }
 }

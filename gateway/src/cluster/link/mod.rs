@@ -170,12 +170,12 @@ impl Mesh {
             .collect()
     }
 
-    /// See [`Links::to_dial`].
-    pub(crate) fn to_dial<'a>(
+    /// See [`Links::due`].
+    pub(crate) fn due<'a>(
         &self,
         live: impl Iterator<Item = (&'a Arc<str>, u64)>,
     ) -> Vec<(Arc<str>, u64)> {
-        self.state().links.to_dial(live)
+        self.state().links.due(live)
     }
 
     /// See [`Links::dialled`].

@@ -94,7 +94,7 @@ impl Links {
     /// Whom to dial of these live nodes; each of them is being dialled from now on, until
     /// [`Self::dialled`]. A namesake is dialled by the younger of the two, which learns of the elder
     /// so (MESH-6).
-    pub(crate) fn to_dial<'a>(
+    pub(crate) fn due<'a>(
         &mut self,
         live: impl Iterator<Item = (&'a Arc<str>, u64)>,
     ) -> Vec<(Arc<str>, u64)> {

@@ -4,7 +4,7 @@
 //! hand the engine a byte that was not sealed with this cluster's secret.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,6 +35,7 @@ pub(crate) struct SealedTransport(Arc<Shared>);
 
 struct Shared {
     socket: UdpSocket,
+    is_v6: bool,
     keys: Keys,
     opener: Mutex<Opener>,
     metrics: Arc<Metrics>,
@@ -44,6 +45,7 @@ impl SealedTransport {
     pub(crate) fn new(socket: UdpSocket, keys: Keys, metrics: Arc<Metrics>) -> Self {
         let opener = Mutex::new(Opener::new(keys.clone(), MAX_SENDERS));
         Self(Arc::new(Shared {
+            is_v6: socket.local_addr().is_ok_and(|address| address.is_ipv6()),
             socket,
             keys,
             opener,
@@ -84,6 +86,7 @@ impl Socket for Sealed {
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         self.plain.clear();
         message.serialize(&mut self.plain);
+        let to = self.shared.within(to);
         for datagram in self.sealer.seal(&self.plain, unix_ms()).unwrap_or_default() {
             if let Err(error) = self.shared.socket.send_to(&datagram, to).await {
                 tracing::debug!(%to, %error, "a datagram was not sent");
@@ -110,6 +113,14 @@ impl Socket for Sealed {
 }
 
 impl Shared {
+    /// An address as the socket takes it: one of IPv6 reaches IPv4 by mapped addresses.
+    fn within(&self, to: SocketAddr) -> SocketAddr {
+        match to.ip() {
+            IpAddr::V4(ip) if self.is_v6 => SocketAddr::new(ip.to_ipv6_mapped().into(), to.port()),
+            _ => to,
+        }
+    }
+
     /// What a datagram says, if it may be believed.
     fn open(&self, datagram: &mut [u8], from: SocketAddr) -> Option<ChitchatMessage> {
         let opened = {

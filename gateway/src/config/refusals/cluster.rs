@@ -90,14 +90,13 @@ impl Judge<'_, '_> {
             return;
         }
         match &listener.tls {
-            Some(served) if tls.is_set() => {
-                if served.client_auth != ClientAuth::Require {
-                    let key = numbered("listener.tls.client_auth", index);
-                    let fault = "lets nodes in without a certificate".to_owned();
-                    let fix = "set client_auth = \"require\"";
-                    self.refuse(Refusal::NodesWithoutClientAuth, &key, fault, fix);
-                }
+            Some(served) if tls.is_set() && served.client_auth != ClientAuth::Require => {
+                let key = numbered("listener.tls.client_auth", index);
+                let fault = "lets nodes in without a certificate".to_owned();
+                let fix = "set client_auth = \"require\"";
+                self.refuse(Refusal::NodesWithoutClientAuth, &key, fault, fix);
             }
+            Some(_) if tls.is_set() => {}
             Some(_) => {
                 let fault = "is missing, and the node listener speaks TLS".to_owned();
                 let fix = "name ca_file, cert_file and key_file for the way to other gateways";

@@ -144,6 +144,33 @@ async fn mesh_6_of_two_nodes_with_one_name_the_younger_serves_alone() {
 }
 
 #[tokio::test]
+async fn cluster_1_seeds_are_asked_again_until_one_answers() {
+    // An address of which nobody has heard yet.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("an address");
+    drop(free);
+    let mut b = config("b");
+    b.cluster.seed_nodes = vec![seed(address)];
+    let b = Node::start(b).await;
+    b.counts("cluster_peers_resolved", &[], 1.0).await;
+    assert_eq!(b.names().await, [""; 0]);
+    let mut a = config("a");
+    a.listeners[1].address = address;
+    let _a = Node::start(a).await;
+    b.lists(&["a"]).await;
+}
+
+#[tokio::test]
+async fn cluster_9_nodes_of_different_cluster_ids_are_one_cluster() {
+    let a = Node::start(config("a")).await;
+    let mut b = config("b");
+    b.node.cluster_id = "another".into();
+    let b = Node::join(b, &[&a]).await;
+    a.lists(&["b"]).await;
+    b.lists(&["a"]).await;
+}
+
+#[tokio::test]
 async fn cluster_7_an_address_that_is_one_too_many_is_refused_and_counted() {
     let (a, c) = (
         Node::start(config("a")).await,

@@ -123,7 +123,8 @@ fn mesh_2_whatever_is_changed_on_the_way_breaks_the_proof() {
 #[test]
 fn mesh_2_what_is_no_hello_is_refused_before_anything_is_proven() {
     let (a, bee) = (node("a"), node("bee"));
-    let changes: [(fn(&mut HelloRequest), Failure); 8] = [
+    type Spoil = fn(&mut HelloRequest);
+    let changes: [(Spoil, Failure); 8] = [
         (|hello| hello.node = None, Failure::Protocol),
         (
             |hello| hello.node.as_mut().unwrap().name.clear(),

@@ -12,16 +12,16 @@ fn links() -> Links {
     Links::new(node("m", 5))
 }
 
-fn to_dial(links: &mut Links, live: &[(&str, u64)]) -> Vec<String> {
+fn due(links: &mut Links, live: &[(&str, u64)]) -> Vec<String> {
     let live: Vec<(Arc<str>, u64)> = live.iter().map(|(n, i)| ((*n).into(), *i)).collect();
-    let wanted = links.to_dial(live.iter().map(|(name, incarnation)| (name, *incarnation)));
+    let wanted = links.due(live.iter().map(|(name, incarnation)| (name, *incarnation)));
     wanted.iter().map(|(name, _)| name.to_string()).collect()
 }
 
 #[test]
 fn mesh_2_the_node_with_the_smaller_name_dials() {
     let mut links = links();
-    assert_eq!(to_dial(&mut links, &[("a", 1), ("z", 1)]), ["z"]);
+    assert_eq!(due(&mut links, &[("a", 1), ("z", 1)]), ["z"]);
     assert_eq!(
         links.admit(&node("a", 1), Side::Dialler, 1),
         Err(Failure::Direction)
@@ -72,22 +72,22 @@ fn mesh_6_the_own_name_is_refused_to_everybody_and_dialled_by_the_younger() {
         links.admit(&node("m", 1), Side::Dialler, 2),
         Err(Failure::NameTaken)
     );
-    assert_eq!(to_dial(&mut links, &[("m", 6)]), [""; 0]);
-    assert_eq!(to_dial(&mut links, &[("m", 4)]), ["m"]);
+    assert_eq!(due(&mut links, &[("m", 6)]), [""; 0]);
+    assert_eq!(due(&mut links, &[("m", 4)]), ["m"]);
 }
 
 #[test]
 fn a_peer_is_dialled_by_one_attempt_at_a_time_and_not_while_it_is_linked() {
     let mut links = links();
-    assert_eq!(to_dial(&mut links, &[("z", 1)]), ["z"]);
-    assert_eq!(to_dial(&mut links, &[("z", 1)]), [""; 0]);
+    assert_eq!(due(&mut links, &[("z", 1)]), ["z"]);
+    assert_eq!(due(&mut links, &[("z", 1)]), [""; 0]);
     links.dialled("z");
-    assert_eq!(to_dial(&mut links, &[("z", 1)]), ["z"]);
+    assert_eq!(due(&mut links, &[("z", 1)]), ["z"]);
     assert_eq!(links.admit(&node("z", 1), Side::Dialler, 1), Ok(None));
-    assert_eq!(to_dial(&mut links, &[("z", 1)]), [""; 0]);
+    assert_eq!(due(&mut links, &[("z", 1)]), [""; 0]);
     links.ended("z", 1);
     links.dialled("z");
-    assert_eq!(to_dial(&mut links, &[("z", 1)]), ["z"]);
+    assert_eq!(due(&mut links, &[("z", 1)]), ["z"]);
 }
 
 #[test]
