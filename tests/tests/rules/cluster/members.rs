@@ -4,6 +4,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use yuzu_gateway::Gateway;
 use yuzu_gateway::config::{Config, Endpoint, Listener};
 use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::http;
@@ -161,6 +162,14 @@ async fn cluster_1_seeds_are_asked_again_until_one_answers() {
 }
 
 #[tokio::test]
+async fn boot_18_a_node_that_is_made_without_a_secret_does_not_start() {
+    let mut open = config("open");
+    open.cluster.secret = None;
+    let refused = Gateway::start(open).await.expect_err("no secret");
+    assert!(refused.to_string().contains("YUZU_GW_COOKIE"), "{refused}");
+}
+
+#[tokio::test]
 async fn cluster_9_nodes_of_different_cluster_ids_are_one_cluster() {
     let a = Node::start(config("a")).await;
     let mut b = config("b");
@@ -192,7 +201,7 @@ async fn mesh_5_a_node_that_falls_silent_is_gone_within_dead_after() {
     let a = Node::start(config("a")).await;
     let mut silent = config("b");
     silent.cluster.seed_nodes = vec![seed(a.address())];
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(1);
     // A runtime of its own, which stands still when it is told to: its sockets stay open.
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
