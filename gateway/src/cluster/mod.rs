@@ -21,7 +21,7 @@ use chitchat::ChitchatHandle;
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Endpoint};
 use crate::observe::http::Reply;
@@ -201,9 +201,12 @@ async fn seek(parts: Arc<Parts>) {
 
 /// Is a member, until the name turns out to be another's; then this node serves alone.
 async fn join(parts: Arc<Parts>) {
-    if !parts.mesh.has_left() {
+    while !parts.mesh.has_left() {
         tokio::select! {
-            ended = take_part(&parts) => panic!("the membership engine ended: {ended:?}"),
+            ended = take_part(&parts) => {
+                error!(?ended, "Cluster: the membership engine ended and is started again");
+                tokio::time::sleep(parts.config.redial_interval).await;
+            }
             () = parts.mesh.leaving() => {}
         }
         let changes = parts.view().clear();
@@ -311,6 +314,7 @@ impl Parts {
             port: port_or(told.port, address.port()),
         });
         Labels {
+            incarnation: self.mesh.own().incarnation,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: PROTOCOL,
             is_private: false,
@@ -331,8 +335,8 @@ impl Parts {
         let own = self.mesh.own();
         let others = live
             .iter()
-            .filter(|(id, _)| id.node_id != own.name || id.generation_id != own.incarnation);
-        let others = others.map(|(id, state)| engine::member(id, state));
+            .filter_map(|(id, state)| engine::member(id, state))
+            .filter(|member| member.name != own.name || member.incarnation != own.incarnation);
         let is_new = self.view().hear(others, &self.mesh.linked());
         self.settle();
         is_new

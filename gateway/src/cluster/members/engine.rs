@@ -11,7 +11,7 @@ use chitchat::{
     ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState, spawn_chitchat,
 };
 
-use super::gossip::SealedTransport;
+use super::gossip::{SealedTransport, unix_ms};
 use super::labels::Labels;
 use super::view::Member;
 use crate::cluster::link::handshake::Identity;
@@ -21,7 +21,8 @@ const CLUSTER: &str = "yuzu.node.v1";
 /// Of a node that is dead, until the engine forgets it.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
-/// Starts the engine.
+/// Starts the engine. What it told of itself before does not count any more: each start has a
+/// generation of its own, since the others would take smaller versions and heartbeats for old news.
 ///
 /// # Errors
 /// Whatever the engine says.
@@ -33,7 +34,7 @@ pub(crate) async fn start(
     transport: &SealedTransport,
 ) -> anyhow::Result<ChitchatHandle> {
     let config = ChitchatConfig {
-        chitchat_id: ChitchatId::new(Arc::clone(&own.name), own.incarnation, address),
+        chitchat_id: ChitchatId::new(Arc::clone(&own.name), unix_ms(), address),
         cluster_id: CLUSTER.to_owned(),
         gossip_interval: pace(dead_after),
         listen_addr: address,
@@ -68,12 +69,14 @@ fn detector(dead_after: Duration) -> FailureDetectorConfig {
     }
 }
 
-/// A node as the engine has it.
-pub(crate) fn member(id: &ChitchatId, state: &NodeState) -> Member {
-    Member {
+/// A node as the engine has it; `None` while it only knows that there is one.
+pub(crate) fn member(id: &ChitchatId, state: &NodeState) -> Option<Member> {
+    let labels = Labels::read(|key| state.get(key));
+    (labels.incarnation > 0).then(|| Member {
         name: Arc::clone(&id.node_id),
-        incarnation: id.generation_id,
+        incarnation: labels.incarnation,
+        generation: id.generation_id,
         gossip: id.gossip_advertise_addr,
-        labels: Labels::read(|key| state.get(key)),
-    }
+        labels,
+    })
 }

@@ -5,6 +5,7 @@
 
 use crate::config::Endpoint;
 
+const INCARNATION: &str = "incarnation";
 const VERSION: &str = "version";
 const PROTOCOL: &str = "protocol";
 const VISIBILITY: &str = "visibility";
@@ -16,10 +17,12 @@ pub(super) const SESSIONS: &str = "sessions";
 const MAX_VALUE: usize = 260;
 const MAX_ADDRESSES: usize = 64;
 
-/// The labels of one node, besides its name and incarnation, which the engine carries. What a
-/// later version adds is left alone.
+/// The labels of one node, besides its name, which the engine carries. What a later version adds is
+/// left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Labels {
+    /// Unix milliseconds of the node's start; 0 when it is not told yet.
+    pub(crate) incarnation: u64,
     /// Of the software.
     pub(crate) version: String,
     /// Of the contract between nodes; 0 when it is not told.
@@ -44,6 +47,7 @@ impl Labels {
             false => "public",
         };
         vec![
+            (INCARNATION, self.incarnation.to_string()),
             (VERSION, self.version.clone()),
             (PROTOCOL, self.protocol.to_string()),
             (VISIBILITY, visibility.to_owned()),
@@ -62,7 +66,9 @@ impl Labels {
         let advertise = advertise
             .filter(|one| plain(one) && one.len() <= MAX_VALUE)
             .take(MAX_ADDRESSES);
+        let number = |key: &str| short(key).and_then(|text| text.parse().ok());
         Self {
+            incarnation: number(INCARNATION).unwrap_or_default(),
             version: short(VERSION).filter(plain).unwrap_or_default().to_owned(),
             protocol: short(PROTOCOL)
                 .and_then(|text| text.parse().ok())
@@ -71,9 +77,7 @@ impl Labels {
             draining: short(DRAINING) == Some("1"),
             advertise: advertise.map(str::to_owned).collect(),
             peer: short(PEER).filter(plain).map(str::to_owned),
-            sessions: short(SESSIONS)
-                .and_then(|text| text.parse().ok())
-                .unwrap_or_default(),
+            sessions: number(SESSIONS).unwrap_or_default(),
         }
     }
 }
@@ -98,6 +102,7 @@ mod tests {
     #[test]
     fn mesh_3_labels_are_read_as_they_were_written() {
         let labels = Labels {
+            incarnation: 1_800_000_000_000,
             version: "1.2.3".into(),
             protocol: 1,
             is_private: false,

@@ -16,6 +16,8 @@ use crate::cluster::link::table::MAX_PEERS;
 pub(crate) struct Member {
     pub(crate) name: Arc<str>,
     pub(crate) incarnation: u64,
+    /// Of the engine: it is started again without a new life of its node.
+    pub(crate) generation: u64,
     /// Where it gossips; nodes listen on the same port for links.
     pub(crate) gossip: SocketAddr,
     pub(crate) labels: Labels,
@@ -79,7 +81,10 @@ impl View {
                 self.namesakes.push(member);
                 continue;
             }
-            let rank = |member: &Member| (member.is_in(linked), member.incarnation);
+            let rank = |member: &Member| {
+                let life = (member.incarnation, member.generation);
+                (member.is_in(linked), life)
+            };
             match next.get(&member.name) {
                 Some(other) if rank(other) >= rank(&member) => {}
                 _ => drop(next.insert(Arc::clone(&member.name), member)),

@@ -224,6 +224,6 @@ async fn mesh_5_a_node_that_falls_silent_is_gone_within_dead_after() {
     thread.join().expect("no panic");
     // Of 2 s, and some for a machine under load.
     assert!(gone_after > Duration::from_secs(1), "{gone_after:?}");
-    assert!(gone_after < Duration::from_millis(2_500), "{gone_after:?}");
+    assert!(gone_after < Duration::from_secs(3), "{gone_after:?}");
     assert_eq!(a.metric("cluster_peers_connected", &[]).await, 0.0);
 }

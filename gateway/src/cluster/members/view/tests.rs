@@ -4,6 +4,7 @@ fn member(name: &str, incarnation: u64) -> Member {
     Member {
         name: name.into(),
         incarnation,
+        generation: incarnation,
         gossip: ([192, 0, 2, 1], 9100).into(),
         labels: Labels::default(),
     }
@@ -77,6 +78,22 @@ fn mesh_5_a_restarted_node_takes_the_place_of_its_old_life() {
     let changes = step(&mut view, &[("a", 2), ("a", 1)], &[("a", 2)]);
     assert_eq!(changes, [down("a", 1), up("a")]);
     assert_eq!(listed(&view), [("a".into(), 2)]);
+}
+
+#[test]
+fn mesh_5_an_engine_that_was_started_again_is_the_same_node() {
+    let mut view = view();
+    step(&mut view, &[("a", 1)], &[("a", 1)]);
+    let again = Member {
+        generation: 9,
+        gossip: ([192, 0, 2, 2], 9100).into(),
+        ..member("a", 1)
+    };
+    let links = linked(&[("a", 1)]);
+    assert!(!view.hear([again, member("a", 1)].into_iter(), &links));
+    assert_eq!(view.settle(&links), []);
+    let found = view.members().next().map(|member| member.generation);
+    assert_eq!(found, Some(9));
 }
 
 #[test]
