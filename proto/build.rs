@@ -5,11 +5,12 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "yuzu/common/v1/common.proto",
     "yuzu/agent/v1/agent.proto",
     "yuzu/gateway/v1/gateway.proto",
     "yuzu/server/v1/management.proto",
+    "yuzu/node/v1/node.proto",
 ];
 
 /// Messages that hold what LOG-3 forbids to print; `src/redact.rs` writes their `Debug`.

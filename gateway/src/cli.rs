@@ -3,6 +3,7 @@
 //! Responsible for what is printed where, and for exit codes. Must never know a key.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,6 +27,24 @@ pub(crate) enum Command {
     Check(FileArgument),
     /// Print the configuration in force as TOML, each value with where it came from.
     Config(FileArgument),
+    /// Ask a running node about the other gateways.
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Print the nodes that it has a proven connection with, and itself.
+    Members(MembersArguments),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MembersArguments {
+    /// Where its health endpoint is; the default is `observe.health_address` of the configuration.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) health: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) file: FileArgument,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -48,6 +67,10 @@ Exit codes:
           2 it would refuse to start
   config  0 printed
           2 it would refuse to start
+  cluster 0 printed
+          1 the node is not clustered
+          2 the configuration, read for the address, was refused
+          3 the node did not answer
   Wrong arguments and output that can not be written end with 2 too.";
 
 /// Stopped with something unsent; warnings in a check.
@@ -121,7 +144,7 @@ pub(crate) fn refuse(refused: &Refused) -> ExitCode {
 }
 
 /// A reader that has seen enough is no failure, and never a panic as with `println!`.
-fn print(text: &str, code: ExitCode) -> ExitCode {
+pub(crate) fn print(text: &str, code: ExitCode) -> ExitCode {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -6,6 +6,7 @@
 mod agent_service;
 #[cfg(feature = "bench")]
 pub mod bench;
+mod cluster;
 mod command;
 pub mod config;
 mod edge;

@@ -1,6 +1,7 @@
 //! The binary: arguments in, exit code out.
 
 mod cli;
+mod members;
 mod run;
 mod systemd;
 
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Arguments, Command};
+use cli::{Arguments, ClusterCommand, Command};
 
 /// A thread of its own gives back what has been free for some seconds (SHED-12).
 #[cfg(feature = "jemalloc")]
@@ -20,5 +21,6 @@ fn main() -> ExitCode {
         Command::Run(file) => run::run(&file),
         Command::Check(file) => cli::check(&file),
         Command::Config(file) => cli::config(&file),
+        Command::Cluster(ClusterCommand::Members(arguments)) => members::print(&arguments),
     }
 }

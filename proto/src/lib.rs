@@ -1,7 +1,7 @@
 //! The contracts of the gateway.
 //!
-//! Responsible for the generated messages, clients and server traits of the three services
-//! ([`agent`], [`server`], [`gateway`]) and for what a relay needs besides:
+//! Responsible for the generated messages, clients and server traits of the four services
+//! ([`agent`], [`server`], [`gateway`], [`node`]) and for what a relay needs besides:
 //!
 //! - [`verbatim`]: a message carried as the bytes that came in, through tonic as well;
 //! - [`peek`]: the few fields that routing needs, read without decoding the rest;
@@ -53,6 +53,15 @@ pub mod server {
     }
 }
 
+/// Gateway node to gateway node (`yuzu.node`).
+pub mod node {
+    /// Package `yuzu.node.v1`.
+    #[allow(missing_docs, unreachable_pub, clippy::all)]
+    pub mod v1 {
+        tonic::include_proto!("yuzu.node.v1");
+    }
+}
+
 /// Full method paths, as they stand in `:path`.
 pub mod path {
     /// `AgentService.Register`.
@@ -83,6 +92,10 @@ pub mod path {
     pub const NOTIFY_STREAM_STATUS: &str = "/yuzu.gateway.v1.GatewayUpstream/NotifyStreamStatus";
     /// `GatewayUpstream.ForwardGuardianMessage`.
     pub const FORWARD_GUARDIAN: &str = "/yuzu.gateway.v1.GatewayUpstream/ForwardGuardianMessage";
+    /// `NodeService.Hello`.
+    pub const NODE_HELLO: &str = "/yuzu.node.v1.NodeService/Hello";
+    /// `NodeService.Prove`.
+    pub const NODE_PROVE: &str = "/yuzu.node.v1.NodeService/Prove";
 }
 
 /// Metadata key of the session an agent attaches to, and of the session a replay presents.

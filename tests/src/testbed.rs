@@ -114,6 +114,18 @@ pub fn in_memory(gateway: &Arc<Gateway>, runtime: Handle) -> Dialer {
     })
 }
 
+/// Scrapes the metrics of a gateway.
+///
+/// # Panics
+/// When the endpoint does not answer as it must.
+pub async fn scrape(gateway: &Gateway) -> Metrics {
+    let answer = http::get(gateway.metrics_address(), "/metrics")
+        .await
+        .expect("a scrape");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    Metrics::parse(&answer.body).expect("the text format")
+}
+
 impl TestBed {
     /// A bed with the defaults.
     pub async fn start() -> Self {
@@ -189,11 +201,7 @@ impl TestBed {
     /// # Panics
     /// When the endpoint does not answer as it must.
     pub async fn metrics(&self) -> Metrics {
-        let answer = http::get(self.gateway.metrics_address(), "/metrics")
-            .await
-            .expect("a scrape");
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        Metrics::parse(&answer.body).expect("the text format")
+        scrape(&self.gateway).await
     }
 
     /// One value of a fresh scrape; the name without `yuzu_gw_`.

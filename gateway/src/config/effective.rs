@@ -13,7 +13,7 @@ use super::document::{self, Document, Node, Raw};
 use super::keys::{self, KEYS, LISTENER_KEYS};
 use super::problem::{Place, Problem, Refused};
 use super::refusal::Refusal;
-use super::schema::{AGENT_ADDRESS, Config, Listener, MANAGEMENT_ADDRESS, Service};
+use super::schema::{AGENT_ADDRESS, Config, Listener, MANAGEMENT_ADDRESS, NODE_ADDRESS, Service};
 use super::slot::{Bad, Key, Slot};
 use super::source::Source;
 use super::values::{self, Misfit};
@@ -77,7 +77,7 @@ pub fn load(source: &Source) -> Result<Loaded, Refused> {
     let mut config = loader.config();
     loader.derive(&mut config);
     later::judge(&mut loader);
-    environment::judge(&mut loader);
+    environment::judge(&mut loader, &config);
     if !loader.document.broken {
         refusals::judge(&mut loader, &config);
         files::judge(&mut loader, &config);
@@ -136,10 +136,10 @@ impl Loader<'_> {
         let services = services
             .and_then(|node| values::services(node).ok())
             .unwrap_or_default();
-        let mut listener = if services == [Service::Management] {
-            Listener::management(MANAGEMENT_ADDRESS)
-        } else {
-            Listener::agent(AGENT_ADDRESS)
+        let mut listener = match services[..] {
+            [Service::Management] => Listener::management(MANAGEMENT_ADDRESS),
+            [Service::Node] => Listener::node(NODE_ADDRESS),
+            _ => Listener::agent(AGENT_ADDRESS),
         };
         listener.services.clear();
         for key in LISTENER_KEYS {
@@ -224,6 +224,9 @@ impl Loader<'_> {
             let host = self.source.host_name.as_deref().unwrap_or("127.0.0.1");
             config.node.name = format!("yuzu_gw@{host}");
             self.derived("node.name", "yuzu_gw@ and the host name");
+        }
+        if config.node_listener().is_some() {
+            config.cluster.secret = Some(environment::secret(self.source));
         }
         self.derive_replay(config);
         let breaker = &mut config.upstream.breaker;

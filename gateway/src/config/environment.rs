@@ -7,9 +7,9 @@ use super::document::{self, Node, Raw};
 use super::effective::Loader;
 use super::keys;
 use super::problem::{Place, Problem};
-use super::schema::{Listener, Service};
+use super::schema::{Config, Listener, Secret, Service};
 use super::slot::Bad;
-use super::source;
+use super::source::{self, Source};
 
 /// Variables of older gateways that do nothing (BOOT-21).
 const DEAD: &[&str] = &[
@@ -21,13 +21,31 @@ const DEAD: &[&str] = &[
     "YUZU_GW_TLS_CACERTFILE",
 ];
 
-/// Variables of the mesh, which this version lacks: one node keeps no secret of it (BOOT-18).
-const NO_MESH_YET: &[&str] = &["YUZU_GW_COOKIE", "YUZU_GW_ALLOW_DEFAULT_COOKIE"];
+/// What the nodes of a cluster share (BOOT-18).
+pub(super) const SECRET: &str = "YUZU_GW_COOKIE";
+/// Lets a secret pass that protects nothing.
+const ALLOW_ANY_SECRET: &str = "YUZU_GW_ALLOW_DEFAULT_COOKIE";
+
+const OF_CLUSTER: &[&str] = &[SECRET, ALLOW_ANY_SECRET];
 
 const AGENT_PORT: &str = "YUZU_GW_AGENT_PORT";
 const MANAGEMENT_PORT: &str = "YUZU_GW_MGMT_PORT";
 
 const IGNORED: &str = "it is ignored";
+
+/// The secret that the nodes of a cluster share, empty when it is not set.
+pub(super) fn secret(source: &Source) -> Secret {
+    let value = source.environment.get(std::ffi::OsStr::new(SECRET));
+    Secret::new(value.map_or(&[][..], |value| value.as_encoded_bytes()))
+}
+
+/// Whether a secret that protects nothing is let pass.
+pub(super) fn allows_any_secret(source: &Source) -> bool {
+    let value = source
+        .environment
+        .get(std::ffi::OsStr::new(ALLOW_ANY_SECRET));
+    value.is_some_and(|value| value == "1")
+}
 
 impl Loader<'_> {
     /// The value of the variable that replaces `key`, as `parse` reads it. One that can't be read
@@ -123,8 +141,9 @@ fn one_serving(listeners: &[Listener], service: Service) -> Result<usize, &'stat
 }
 
 /// Tells the variables that do nothing, and the ones that are probably misspelt.
-pub(super) fn judge(loader: &mut Loader<'_>) {
-    let idle = [(DEAD, ""), (NO_MESH_YET, " in this version")];
+pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
+    let idle = [(DEAD, ""), (OF_CLUSTER, ": no listener serves nodes")];
+    let clustered = config.node_listener().is_some();
     let known: Vec<&str> = keys::variables()
         .chain([AGENT_PORT, MANAGEMENT_PORT])
         .chain(idle.iter().flat_map(|(names, _)| names.iter().copied()))
@@ -137,8 +156,11 @@ pub(super) fn judge(loader: &mut Loader<'_>) {
     {
         let Some(name) = name.to_str() else { continue };
         let warning = |fault: String, fix: String| Problem::warns(Place::Nowhere, name, fault, fix);
-        if let Some((_, when)) = idle.iter().find(|(names, _)| names.contains(&name)) {
-            let fault = format!("is set but has no effect{when}");
+        if clustered && OF_CLUSTER.contains(&name) {
+            continue;
+        }
+        if let Some((_, why)) = idle.iter().find(|(names, _)| names.contains(&name)) {
+            let fault = format!("is set but has no effect{why}");
             loader.problems.push(warning(fault, String::new()));
         } else if !known.contains(&name) {
             let near = known

@@ -10,7 +10,7 @@ use super::effective::Loader;
 use super::peers::{Guarded, ResolvedPeer};
 use super::problem::Problem;
 use super::refusal::Refusal;
-use super::schema::{Config, Listener, ListenerTls, Scheme, Upstream, UpstreamTls};
+use super::schema::{ClusterTls, Config, Listener, ListenerTls, Scheme, Upstream, UpstreamTls};
 use crate::pki::{self, Credentials, FileFault, Paths, Snapshot};
 
 impl ListenerTls {
@@ -125,6 +125,21 @@ pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
     }
     if config.upstream.scheme == Scheme::Https {
         upstream(loader, &config.upstream.tls);
+    }
+    if config.node_listener().is_some() && config.cluster.tls.is_complete() {
+        cluster(loader, &config.cluster.tls);
+    }
+}
+
+fn cluster(loader: &mut Loader<'_>, tls: &ClusterTls) {
+    let files = Snapshot::read(tls.paths().iter());
+    for fault in Credentials::of(tls.paths(), &files)
+        .err()
+        .unwrap_or_default()
+    {
+        let key = format!("cluster.tls.{}", fault.key);
+        let fix = "no peer could be reached: correct the path or the file";
+        refuse(loader, Refusal::ClusterTlsFiles, key, fault.reason, fix);
     }
 }
 

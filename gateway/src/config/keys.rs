@@ -9,9 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::later;
+use super::peer_addresses::Port;
 use super::refusal::Refusal;
 use super::schema::{
-    ClientAuth, Config, Listener, ListenerTls, LogFormat, PeerAuthMode, TlsVersion,
+    ClientAuth, Config, Endpoint, Listener, ListenerTls, LogFormat, NODE_PORT, PeerAuthMode,
+    TlsVersion,
 };
 use super::slot::{At, Bad, Key, Reload, Slot, WordAt};
 use super::values::{self, Range, TextRule};
@@ -63,6 +65,14 @@ const fn file<T>(path: &'static str, at: At<T, PathBuf>) -> Key<T> {
     Key::new(path, Slot::File(at))
 }
 
+const fn peer<T>(path: &'static str, at: At<T, Option<Endpoint>>, port: Port) -> Key<T> {
+    fixed(Key::new(path, Slot::Peer(at, port)))
+}
+
+const fn peers<T>(path: &'static str, at: At<T, Vec<Endpoint>>, port: Port) -> Key<T> {
+    fixed(Key::new(path, Slot::Peers(at, port)))
+}
+
 const fn word<T>(path: &'static str, at: WordAt<T>, words: &'static [&'static str]) -> Key<T> {
     Key::new(path, Slot::Word(at, words))
 }
@@ -88,6 +98,14 @@ const fn of_tls(key: Key<Listener>) -> Key<Listener> {
 const fn of_upstream_tls(key: Key<Config>) -> Key<Config> {
     Key {
         bad: Bad::Refuse(Refusal::BadUpstreamTls),
+        reload: Reload::Restart,
+        ..key
+    }
+}
+
+const fn of_cluster_tls(key: Key<Config>) -> Key<Config> {
+    Key {
+        bad: Bad::Refuse(Refusal::BadClusterTls),
         reload: Reload::Restart,
         ..key
     }
@@ -124,6 +142,11 @@ pub(super) static KEYS: &[Key<Config>] = &[
         ..fixed(text("node.name", |c| &mut c.node.name, &values::NODE_NAME)) },
     Key { bad: Bad::Refuse(Refusal::BadClusterId), env: Some("YUZU_GW_CLUSTER_ID"),
         ..fixed(text("node.cluster_id", |c| &mut c.node.cluster_id, &values::CLUSTER_ID)) },
+
+    Key { bad: Bad::Refuse(Refusal::BadAdvertise),
+        ..peers("node.advertise", |c| &mut c.node.advertise, Port::Required) },
+    Key { bad: Bad::Refuse(Refusal::BadAdvertise), env: Some("YUZU_GW_ADVERTISE_ADDR"),
+        ..peer("node.peer_advertise", |c| &mut c.node.peer_advertise, Port::OfListener) },
 
     Key { bad: Bad::Refuse(Refusal::BadChannel),
         ..fixed(Key::new("upstream.endpoints", Slot::Endpoints(|c| &mut c.upstream))) },
@@ -231,6 +254,22 @@ pub(super) static KEYS: &[Key<Config>] = &[
     millis("observe.gauge_interval_ms", |c| &mut c.observe.gauge_interval, 100, HOUR),
     text("observe.log_level", |c| &mut c.observe.log_level, &values::LOG_LEVEL),
     fixed(word("observe.log_format", |c| &mut c.observe.log_format, LogFormat::WORDS)),
+
+    Key { bad: Bad::Refuse(Refusal::BadSeeds), env: Some("YUZU_GW_SEED_DNS_NAME"),
+        ..peer("cluster.seed_dns_name",
+            |c| &mut c.cluster.seed_dns_name, Port::Default(NODE_PORT)) },
+    Key { bad: Bad::Refuse(Refusal::BadSeeds), env: Some("YUZU_GW_SEED_NODES"),
+        ..peers("cluster.seed_nodes", |c| &mut c.cluster.seed_nodes, Port::Default(NODE_PORT)) },
+    Key { env: Some("YUZU_GW_CLUSTER_REDIAL_INTERVAL_MS"),
+        ..fixed(millis("cluster.redial_interval_ms",
+            |c| &mut c.cluster.redial_interval, 100, HOUR)) },
+    fixed(size("cluster.max_lifetime_addrs", |c| &mut c.cluster.max_lifetime_addrs, 1, 100_000)),
+    fixed(millis("cluster.dead_after_ms", |c| &mut c.cluster.dead_after, 100, HOUR)),
+    of_cluster_tls(file("cluster.tls.ca_file", |c| &mut c.cluster.tls.ca_file)),
+    of_cluster_tls(file("cluster.tls.cert_file", |c| &mut c.cluster.tls.cert_file)),
+    of_cluster_tls(file("cluster.tls.key_file", |c| &mut c.cluster.tls.key_file)),
+    of_cluster_tls(text("cluster.tls.server_name",
+        |c| &mut c.cluster.tls.server_name, &values::SERVER_NAME)),
 
     fixed(flag("lab.allow_no_listeners", |c| &mut c.lab.allow_no_listeners)),
     fixed(flag("lab.allow_no_upstream", |c| &mut c.lab.allow_no_upstream)),

@@ -25,21 +25,17 @@ pub(super) enum Kind {
     Fraction,
     /// Above 0.
     Ratio,
-    Text,
     Words(&'static [&'static str]),
-    List,
 }
 
 /// What a value that fits does.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Say {
-    /// Nothing when it is empty, 0 or this word: that is what the gateway does anyway. Anything
-    /// else refuses the start.
+    /// Nothing when it is this word: that is what the gateway does anyway. Anything else refuses
+    /// the start.
     RefuseUnless(&'static str),
     /// One warning per table, whatever the value.
     NoEffect,
-    /// One warning per table unless it is empty or 0.
-    NoEffectUnlessEmpty,
 }
 
 /// A key that is known, checked and not served.
@@ -62,9 +58,7 @@ impl Kind {
             (Self::Ratio, Raw::Float(value)) => *value > 0.0 && value.is_finite(),
             (Self::Ratio, Raw::Integer(value)) => *value > 0,
             (Self::Words(words), Raw::Text(text)) => words.contains(&text.as_str()),
-            (Self::Flag, Raw::Flag(_))
-            | (Self::Text, Raw::Text(_))
-            | (Self::List, Raw::List(_)) => true,
+            (Self::Flag, Raw::Flag(_)) => true,
             _ => false,
         };
         if fits {
@@ -80,42 +74,19 @@ impl Kind {
             Self::Flag => "true or false".into(),
             Self::Fraction => "a fraction between 0 and 1".into(),
             Self::Ratio => "a number above 0".into(),
-            Self::Text => "a string".into(),
             Self::Words(words) => {
                 let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
                 quoted.join(" or ")
             }
-            Self::List => "a list".into(),
         }
     }
 
-    /// The value of a variable, in the type that fits here. A list is parted by commas.
+    /// The value of a variable, in the type that fits here.
     pub(super) fn parse_variable(self, text: &str) -> Option<Raw> {
         match self {
             Self::Integer(_) => text.parse().ok().map(Raw::Integer),
-            Self::List => {
-                let items = text
-                    .split(',')
-                    .map(str::trim)
-                    .filter(|item| !item.is_empty());
-                let node = |item: &str| Node {
-                    raw: Raw::Text(item.into()),
-                    place: Place::Nowhere,
-                };
-                Some(Raw::List(items.map(node).collect()))
-            }
             _ => Some(Raw::Text(text.to_owned())),
         }
-    }
-}
-
-/// Whether a value asks for nothing.
-fn is_empty(raw: &Raw) -> bool {
-    match raw {
-        Raw::Text(text) => text.is_empty(),
-        Raw::List(items) => items.is_empty(),
-        Raw::Integer(value) => *value == 0,
-        _ => false,
     }
 }
 
@@ -123,18 +94,14 @@ impl Say {
     /// Whether this value refuses the start.
     pub(super) fn refuses(self, raw: &Raw) -> bool {
         match self {
-            Self::RefuseUnless(word) => !is_empty(raw) && raw.text() != Some(word),
-            _ => false,
+            Self::RefuseUnless(word) => raw.text() != Some(word),
+            Self::NoEffect => false,
         }
     }
 
-    /// Whether this value is told to have no effect.
-    pub(super) fn is_idle(self, raw: &Raw) -> bool {
-        match self {
-            Self::NoEffect => true,
-            Self::NoEffectUnlessEmpty => !is_empty(raw),
-            Self::RefuseUnless(_) => false,
-        }
+    /// Whether a value is told to have no effect.
+    pub(super) fn is_idle(self) -> bool {
+        matches!(self, Self::NoEffect)
     }
 }
 
@@ -183,7 +150,7 @@ impl Later {
                 fault,
                 "delete it",
             ));
-        } else if self.say.is_idle(&node.raw) {
+        } else if self.say.is_idle() {
             let (table, key) = path.rsplit_once('.').unwrap_or(("", path));
             let row = idle.entry(table.to_owned());
             let (first, keys) = row.or_insert_with(|| (node.place.clone(), Vec::new()));
@@ -231,18 +198,9 @@ pub(super) static LATER: &[Later] = &[
     )
     .env("YUZU_GW_VISIBILITY")
     .bad(Refusal::BadVisibility),
-    later("node.advertise", Kind::List, Say::NoEffectUnlessEmpty).bad(Refusal::BadAdvertise),
-    later("node.peer_advertise", Kind::Text, Say::NoEffectUnlessEmpty)
-        .env("YUZU_GW_ADVERTISE_ADDR")
-        .bad(Refusal::BadAdvertise),
     later("memory.reclaim.enabled", Kind::Flag, Say::NoEffect),
     integer("memory.reclaim.interval_ms", 100, HOUR),
     integer("memory.reclaim.followup_ms", 100, HOUR),
-    later("cluster.seed_dns_name", Kind::Text, Say::RefuseUnless("")).env("YUZU_GW_SEED_DNS_NAME"),
-    later("cluster.seed_nodes", Kind::List, Say::RefuseUnless("")).env("YUZU_GW_SEED_NODES"),
-    integer("cluster.redial_interval_ms", 100, HOUR).env("YUZU_GW_CLUSTER_REDIAL_INTERVAL_MS"),
-    integer("cluster.max_lifetime_addrs", 1, 100_000),
-    integer("cluster.dead_after_ms", 100, HOUR),
     integer("routing.max_sessions", 1, 1_000_000),
     integer("routing.max_sessions_per_owner", 1, 1_000_000),
     later("routing.max_inflight_bytes", BYTES, Say::NoEffect),

@@ -6,6 +6,7 @@
 //! [`load`] walks from what was written to what is in force. [`keys`] is the table of all keys,
 //! [`later`] the table of those that this version does not serve.
 
+mod cluster;
 mod document;
 mod effective;
 mod environment;
@@ -14,6 +15,7 @@ mod keys;
 mod later;
 mod memory_limit;
 mod origin;
+mod peer_addresses;
 mod peer_values;
 mod peers;
 mod print;

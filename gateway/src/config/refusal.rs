@@ -102,6 +102,22 @@ refusals! {
     UnverifiedUpstream = "unverified_upstream_tls",
     /// A TLS file of the way to the server is a directory or a special file (BOOT-14).
     UpstreamTlsFile = "unusable_upstream_tls_file",
+    /// A bad address of a seed.
+    BadSeeds = "bad_seeds",
+    /// Seeds, and no listener for nodes.
+    SeedsWithoutListener = "no_node_listener",
+    /// A listener that serves nodes and something else, or a second one.
+    NodeListenerNotAlone = "bad_routes",
+    /// A bad value in `[cluster.tls]`, or not all three files.
+    BadClusterTls = "bad_cluster_tls",
+    /// A file of `[cluster.tls]` that can't be used.
+    ClusterTlsFiles = "bad_cluster_tls",
+    /// Peers are dialled with TLS and served without, or the reverse.
+    HalfClusterTls = "bad_cluster_tls",
+    /// Nodes are served over TLS without a client certificate.
+    NodesWithoutClientAuth = "bad_cluster_tls",
+    /// A shared secret that protects nothing (BOOT-18).
+    InsecureSecret = "insecure_distribution_cookie",
     /// A bad value in `[memory.shedding]` (BOOT-17).
     BadShedding = "memory_shedding",
     /// Marks that can't work (BOOT-17, SHED-7).

@@ -2,6 +2,8 @@
 //!
 //! Responsible for judging the configuration in force. Must never change it.
 
+mod cluster;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -41,6 +43,7 @@ pub(super) fn judge(loader: &mut Loader<'_>, config: &Config) {
         judge.upstream_tls();
         judge.peers();
         judge.cluster_id();
+        judge.cluster();
         judge.shedding();
     }
     loader.problems.append(&mut found);
@@ -114,7 +117,7 @@ impl Judge<'_, '_> {
     fn services(&mut self, index: usize, listener: &Listener) {
         let key = numbered("listener.services", index);
         if listener.services.is_empty() && !self.is_refused(&key) {
-            let fix = "add services = [\"agent\"] or [\"management\"]";
+            let fix = "add services = [\"agent\"], [\"management\"] or [\"node\"]";
             self.refuse(Refusal::NoServices, &key, "is missing".into(), fix);
         }
     }
@@ -257,9 +260,18 @@ impl Judge<'_, '_> {
             let key = numbered("listener.origin.trusted_hops", index);
             self.warn(&key, format!("has no effect in mode {mode}"), "");
         }
-        if origin.mode != OriginMode::Transport && listener.serves(Service::Management) {
-            let fault = format!("is {mode} on a listener that serves management");
-            let fix = "use transport: a management caller is who connects";
+        let guarded = [
+            (Service::Management, "management", "a management caller"),
+            (Service::Node, "nodes", "a node"),
+        ];
+        let guarded = guarded
+            .into_iter()
+            .find(|(service, ..)| listener.serves(*service));
+        if origin.mode != OriginMode::Transport
+            && let Some((_, what, caller)) = guarded
+        {
+            let fault = format!("is {mode} on a listener that serves {what}");
+            let fix = &format!("use transport: {caller} is who connects");
             self.refuse(Refusal::OriginOfManagement, &mode_key, fault, fix);
         }
         // LSN-11: a router that ends the agents' HTTP/2 would show its own certificate.

@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+pub use super::cluster::*;
 use super::memory_limit::MemoryLimit;
 use super::origin::CallerOrigin;
 pub use super::security::*;
@@ -58,6 +59,8 @@ pub struct Config {
     pub shutdown: Shutdown,
     /// Metrics, health and logs.
     pub observe: Observe,
+    /// The other gateways.
+    pub cluster: Cluster,
     /// Switches for rigs and tests.
     pub lab: Lab,
 }
@@ -70,6 +73,11 @@ pub struct Node {
     pub name: String,
     /// Label sent to the server; may be empty.
     pub cluster_id: String,
+    /// Addresses that agents dial, as other nodes are told (MESH-3).
+    pub advertise: Vec<Endpoint>,
+    /// The address that other nodes dial, port 0 for that of the node listener; `None` is worked
+    /// out at the start (CLUSTER-3).
+    pub peer_advertise: Option<Endpoint>,
 }
 
 /// What a listener serves.
@@ -79,6 +87,8 @@ pub enum Service {
     Agent,
     /// `yuzu.server.v1.ManagementService`.
     Management,
+    /// `yuzu.node.v1.NodeService`.
+    Node,
 }
 
 /// `[[listener]]`.
@@ -195,7 +205,8 @@ impl Listener {
     }
 }
 
-/// One endpoint of the server, `http://host:port` or `https://host:port`.
+/// Where something listens: the server, `http://host:port` or `https://host:port`, or another
+/// gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Host name or bare IP (no brackets).
@@ -393,6 +404,8 @@ impl Default for Config {
             node: Node {
                 name: "yuzu_gw@127.0.0.1".into(),
                 cluster_id: "default".into(),
+                advertise: Vec::new(),
+                peer_advertise: None,
             },
             listeners: vec![
                 Listener::agent(AGENT_ADDRESS),
@@ -483,6 +496,7 @@ impl Default for Config {
                 log_level: "info".into(),
                 log_format: LogFormat::Text,
             },
+            cluster: Cluster::default(),
             lab: Lab::default(),
         }
     }

@@ -37,7 +37,7 @@ pub struct ListenerTls {
     pub key_file: PathBuf,
     /// The CAs of client certificates.
     pub ca_file: PathBuf,
-    /// What is asked of clients: nothing of agents, a certificate of whoever manages.
+    /// What is asked of clients: nothing of agents, a certificate of whoever manages and of nodes.
     pub client_auth: ClientAuth,
     /// Least version.
     pub min_version: TlsVersion,
@@ -51,12 +51,13 @@ pub struct ListenerTls {
 impl ListenerTls {
     /// The defaults, without files, of a listener that serves `services`.
     pub fn of(services: &[Service]) -> Self {
-        let manages = services.contains(&Service::Management);
+        let mut services = services.iter();
+        let is_guarded = services.any(|s| matches!(s, Service::Management | Service::Node));
         Self {
             cert_file: PathBuf::new(),
             key_file: PathBuf::new(),
             ca_file: PathBuf::new(),
-            client_auth: if manages {
+            client_auth: if is_guarded {
                 ClientAuth::Require
             } else {
                 ClientAuth::None

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use super::document::{Node, Raw};
 use super::origin::{self, OriginMode};
+use super::peer_addresses::{self, Port};
 use super::peer_values;
 use super::print;
 use super::refusal::Refusal;
-use super::schema::{PeerPin, Scheme, Serial, Service, Upstream};
+use super::schema::{Endpoint, PeerPin, Scheme, Serial, Service, Upstream};
 use super::shedding::Fraction;
 use super::values::{self, Misfit, Range, TextRule};
 use super::words::{self, Word};
@@ -61,6 +62,9 @@ pub(super) enum Slot<T> {
     Sources(At<T, Vec<origin::Source>>),
     /// `upstream.endpoints`, with their scheme.
     Endpoints(At<T, Upstream>),
+    /// Of a gateway; empty is none.
+    Peer(At<T, Option<Endpoint>>, Port),
+    Peers(At<T, Vec<Endpoint>>, Port),
     File(At<T, PathBuf>),
     Files(At<T, Vec<PathBuf>>),
     Pins(At<T, Vec<PeerPin>>),
@@ -139,6 +143,12 @@ impl<T> Slot<T> {
                     upstream.endpoints = endpoints;
                 });
             }
+            Self::Peer(at, port) => {
+                return peer_addresses::one(node, *port).map(|one| *at(target) = one);
+            }
+            Self::Peers(at, port) => {
+                return peer_addresses::list(node, *port).map(|list| *at(target) = list);
+            }
             Self::File(at) => raw
                 .text()
                 .filter(|text| values::is_path(text))
@@ -168,6 +178,7 @@ impl<T> Slot<T> {
             Self::Services(at) => print::list(at(target).iter().map(|service| match service {
                 Service::Agent => "agent".to_owned(),
                 Service::Management => "management".to_owned(),
+                Service::Node => "node".to_owned(),
             })),
             Self::Endpoints(at) => {
                 let Upstream {
@@ -179,6 +190,8 @@ impl<T> Slot<T> {
                 };
                 print::list(endpoints.iter().map(|e| format!("{scheme}://{e}")))
             }
+            Self::Peer(at, _) => peer_addresses::show_one(at(target).as_ref()),
+            Self::Peers(at, _) => peer_addresses::show_list(at(target)),
             Self::File(at) => print::quoted(&at(target).to_string_lossy()),
             Self::Files(at) => print::list(
                 at(target)
@@ -213,6 +226,8 @@ impl<T> Slot<T> {
                 upstream.scheme = scheme;
                 upstream.endpoints = endpoints;
             }
+            Self::Peer(at, _) => at(target).clone_from(at(from)),
+            Self::Peers(at, _) => at(target).clone_from(at(from)),
             Self::File(at) => at(target).clone_from(at(from)),
             Self::Files(at) => at(target).clone_from(at(from)),
             Self::Pins(at) => at(target).clone_from(at(from)),
@@ -237,6 +252,8 @@ impl<T> Slot<T> {
             Self::Word(_, words) => words::alternatives(words),
             Self::Services(_) => values::SERVICES_ALLOWED.into(),
             Self::Endpoints(_) => values::ENDPOINTS_ALLOWED.into(),
+            Self::Peer(_, port) => port.one().into(),
+            Self::Peers(_, port) => port.list().into(),
             Self::File(_) => values::PATH_ALLOWED.into(),
             Self::Files(_) => values::FILES_ALLOWED.into(),
             Self::Pins(_) => peer_values::PINS_ALLOWED.into(),
@@ -262,9 +279,12 @@ impl<T> Slot<T> {
                 .parse::<u16>()
                 .ok()
                 .map(|port| Raw::Integer(port.into())),
-            Self::Text(..) | Self::Word(..) | Self::File(_) | Self::OriginMode(_) => {
-                Some(Raw::Text(text.to_owned()))
-            }
+            Self::Text(..)
+            | Self::Word(..)
+            | Self::File(_)
+            | Self::OriginMode(_)
+            | Self::Peer(..) => Some(Raw::Text(text.to_owned())),
+            Self::Peers(..) => peer_addresses::list_variable(text),
             Self::Services(_)
             | Self::Endpoints(_)
             | Self::Sources(_)

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use rustls::pki_types::ServerName;
 
 use super::document::{Node, Raw};
-use super::later;
 use super::problem::Place;
 use super::refusal::Refusal;
 use super::schema::{Endpoint, Scheme, Service};
@@ -171,7 +170,7 @@ impl Misfit {
 /// More would be refused one by one anyway.
 const MAX_SERVICES: usize = 16;
 
-pub(super) const SERVICES_ALLOWED: &str = "a list of \"agent\" and \"management\"";
+pub(super) const SERVICES_ALLOWED: &str = "a list of \"agent\", \"management\" and \"node\"";
 
 /// What a listener serves (BOOT-7).
 pub(super) fn services(node: &Node) -> Result<Vec<Service>, Vec<Misfit>> {
@@ -182,7 +181,7 @@ pub(super) fn services(node: &Node) -> Result<Vec<Service>, Vec<Misfit>> {
         return Err(vec![Misfit::new(node, SERVICES_ALLOWED)]);
     }
     if items.is_empty() {
-        let fix = "name \"agent\", \"management\" or both";
+        let fix = "name \"agent\", \"management\" or both, or \"node\" alone";
         return Err(vec![Misfit::because(
             node,
             "is empty",
@@ -213,19 +212,8 @@ fn service(node: &Node) -> Result<Service, Misfit> {
     match node.raw.text() {
         Some("agent") => Ok(Service::Agent),
         Some("management") => Ok(Service::Management),
-        Some("node") => {
-            let fault = format!(
-                "asks for node-to-node traffic, which is {}",
-                later::NOT_SERVED
-            );
-            Err(Misfit::because(
-                node,
-                fault,
-                "delete it",
-                Refusal::NotServedYet,
-            ))
-        }
-        _ => Err(Misfit::new(node, "\"agent\" or \"management\"")),
+        Some("node") => Ok(Service::Node),
+        _ => Err(Misfit::new(node, "\"agent\", \"management\" or \"node\"")),
     }
 }
 
@@ -310,7 +298,7 @@ fn endpoint(node: &Node) -> Result<Endpoint, Misfit> {
     Ok(Endpoint { host, port })
 }
 
-fn bare_host(host: &str) -> Option<String> {
+pub(super) fn bare_host(host: &str) -> Option<String> {
     if let Some(inner) = host.strip_prefix('[') {
         let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
         return Some(address.to_string());

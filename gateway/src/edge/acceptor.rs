@@ -190,6 +190,7 @@ impl<H: Handler> Acceptor<H> {
                 }
             }
         };
+        self.handler.connection_opened(connection.key(), &stream);
         // Pinned where it is made: moved into another future it would take its room twice.
         let served = pin!(self.http2(stream, connection, &terms, claim));
         let intake = Arc::clone(&self.intake);

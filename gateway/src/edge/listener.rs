@@ -72,6 +72,11 @@ impl BoundListener {
         })
     }
 
+    /// Where it is bound, also when any port was asked for.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
     /// Starts to accept; without `tls` in plaintext.
     ///
     /// # Errors

@@ -47,6 +47,9 @@ pub(crate) trait Handler: Send + Sync + 'static {
         connection: Arc<connection::Connection>,
     ) -> Pin<Box<dyn Future<Output = Response> + Send>>;
 
+    /// A connection is ready for HTTP/2 over `stream`.
+    fn connection_opened(&self, key: ConnectionKey, stream: &tls::Transport);
+
     /// Whether what is kept from others is open to the peer of this connection, as it is judged now.
     fn authorizes(&self, connection: &connection::Connection) -> bool;
 

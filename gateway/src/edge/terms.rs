@@ -166,11 +166,12 @@ impl Terms {
 }
 
 fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
-    let management = config.serves(config::Service::Management);
+    // Servers and other gateways relay for many.
+    let relays = config.serves(config::Service::Management) || config.serves(config::Service::Node);
     // A paused stream holds at most its window. h2 ends a connection whose unread small DATA
     // frames lack more bytes to 256 each than half of the connection's window: at 128 to 1 a paused
     // agent may fill its window with frames of 16 bytes, which no answer is shorter than.
-    let (stream, connection) = if management {
+    let (stream, connection) = if relays {
         (1 << 20, 4 << 20)
     } else {
         (64 << 10, 8 << 20)

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::agent_service::AgentService;
+use crate::cluster::Cluster;
 use crate::command::Router;
 use crate::config;
 use crate::edge::charge::NodeMemory;
@@ -48,6 +49,8 @@ pub struct Gateway {
     /// Room for unfinished requests.
     memory: Arc<NodeMemory>,
     listeners: Listeners,
+    /// None: this node has no listener for others.
+    cluster: Option<Cluster>,
     health: HttpServer,
     scrape: HttpServer,
     tasks: Tasks,
@@ -114,6 +117,11 @@ impl Gateway {
     /// Where the server connects: the first listener that serves management.
     pub fn management_address(&self) -> Option<SocketAddr> {
         self.serving(config::Service::Management)
+    }
+
+    /// Where other gateways connect.
+    pub fn node_address(&self) -> Option<SocketAddr> {
+        self.serving(config::Service::Node)
     }
 
     /// Where `/healthz` and `/readyz` are served.

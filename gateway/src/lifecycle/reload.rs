@@ -76,6 +76,8 @@ impl Gateway {
             // Read when it is needed.
             shutdown: _,
             observe,
+            // Read once, at the start.
+            cluster: _,
             lab: _,
         } = config;
         let config::Observe {

@@ -12,7 +12,9 @@ use hyper::body::Incoming;
 use tonic::Status;
 
 use crate::agent_service::{AgentService, IdentityGate};
+use crate::cluster::NodeService;
 use crate::edge::connection::Connection;
+use crate::edge::tls::Transport;
 use crate::edge::{ConnectionKey, Handler, Response, grpc};
 use crate::management::ManagementService;
 use crate::management::authorization::Gate;
@@ -26,6 +28,7 @@ pub(super) struct Services {
     pub(super) management: Option<Arc<ManagementService>>,
     /// Who may call it; `None` asks nobody.
     pub(super) gate: Option<Gate>,
+    pub(super) node: Option<Arc<NodeService>>,
     pub(super) registry: Arc<Registry>,
 }
 
@@ -63,16 +66,38 @@ impl Handler for Services {
                     .unwrap_or_else(unserved)
             });
         }
+        if path.starts_with("/yuzu.node.v1.NodeService/")
+            && let Some(service) = self.node.clone()
+        {
+            return Box::pin(async move {
+                service
+                    .call(request, &connection)
+                    .await
+                    .unwrap_or_else(unserved)
+            });
+        }
         Box::pin(std::future::ready(unserved()))
     }
 
+    fn connection_opened(&self, key: ConnectionKey, stream: &Transport) {
+        if let Some(node) = &self.node {
+            node.connection_opened(key, stream);
+        }
+    }
+
     fn authorizes(&self, connection: &Connection) -> bool {
+        if let Some(node) = &self.node {
+            return node.is_linked(connection.key());
+        }
         let gate = self.gate.as_ref();
         gate.is_none_or(|gate| gate.judge(connection).is_ok())
     }
 
     fn connection_closed(&self, key: ConnectionKey) {
-        self.registry.connection_closed(key);
+        match &self.node {
+            Some(node) => node.connection_closed(key),
+            None => self.registry.connection_closed(key),
+        }
     }
 }
 

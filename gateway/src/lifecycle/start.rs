@@ -12,6 +12,7 @@ use super::certificates::{self, Certificates};
 use super::services::Services;
 use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
+use crate::cluster::{self, Cluster};
 use crate::command::Router;
 use crate::config::{self, Config, Service};
 use crate::edge::charge::NodeMemory;
@@ -58,6 +59,9 @@ pub enum StartError {
     /// MGMT-AUTH-9, MGMT-AUTH-13).
     #[error("{0}")]
     Peer(String),
+    /// A listener serves other gateways, and the configuration has no secret (BOOT-18).
+    #[error("insecure_distribution_cookie: YUZU_GW_COOKIE is not set")]
+    NoSecret,
     /// The metrics could not be registered.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -96,6 +100,7 @@ impl Gateway {
         let metrics = Arc::new(Metrics::new(&config.node.name)?);
         let certificates = Certificates::load(&config, &metrics).await?;
         let bound = bind_listeners(&config, &metrics)?;
+        let gossip = bind_gossip(&config, &bound)?;
         let health = bind_http("observe.health_address", config.observe.health_address)?;
         let scrape = bind_http("observe.metrics_address", config.observe.metrics_address)?;
 
@@ -134,15 +139,16 @@ impl Gateway {
             metrics: Arc::clone(&metrics),
             supervisor: supervisor.clone(),
         };
-        let listeners = serve(
-            &config,
-            bound,
-            &certificates,
-            &owners,
-            &router,
-            &agents,
-            &node,
-        )?;
+        let cluster = gossip
+            .map(|socket| part_of_cluster(&config, socket, &metrics, &registry))
+            .transpose()?;
+        let parts = ServedParts {
+            owners: &owners,
+            router: &router,
+            agents: &agents,
+            cluster: cluster.as_ref(),
+        };
+        let listeners = serve(&config, bound, &certificates, &parts, &node)?;
         let listeners = Arc::new(listeners);
         let tasks = start_tasks(&config, &registry, &listeners, &metrics, certificates);
         tasks.supervise(&supervisor);
@@ -151,7 +157,13 @@ impl Gateway {
         replayer.supervise(&supervisor);
         batcher.supervise(&supervisor);
         let readiness = readiness(&config, &upstream, &replayer, &tasks, &listeners);
-        let health = HttpServer::start(health, health::routes(&config.node.name, readiness))?;
+        let mut routes = health::routes(&config.node.name, readiness);
+        if let Some(cluster) = &cluster {
+            cluster.start();
+            cluster.supervise(&supervisor);
+            routes = routes.get("/cluster", cluster.page());
+        }
+        let health = HttpServer::start(health, routes)?;
         let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
         say_started(&config, &listeners);
         Ok(Self {
@@ -167,6 +179,7 @@ impl Gateway {
             batcher,
             memory: node.memory,
             listeners,
+            cluster,
             health,
             scrape,
             tasks,
@@ -290,6 +303,36 @@ pub(super) fn table_limits(config: &config::Session) -> TableLimits {
     }
 }
 
+/// The socket of gossip, where a listener serves nodes.
+fn bind_gossip(
+    config: &Config,
+    bound: &[(config::Listener, BoundListener)],
+) -> Result<Option<std::net::UdpSocket>, StartError> {
+    let Some((index, _)) = config.node_listener() else {
+        return Ok(None);
+    };
+    let address = bound[index].1.address()?;
+    cluster::bind_gossip(address)
+        .map(Some)
+        .map_err(|error| StartError::Bind {
+            key: format!("listener[{index}].address (UDP)"),
+            address,
+            error,
+        })
+}
+
+fn part_of_cluster(
+    config: &Config,
+    socket: std::net::UdpSocket,
+    metrics: &Arc<Metrics>,
+    registry: &Arc<Registry>,
+) -> Result<Cluster, StartError> {
+    let held = Arc::clone(registry);
+    let secret = config.cluster.secret.as_ref().ok_or(StartError::NoSecret)?;
+    let cluster = Cluster::new(config, secret, socket, metrics, move || held.len());
+    Ok(cluster?)
+}
+
 fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
     http::bind(address).map_err(|error| StartError::Bind {
         key: key.to_owned(),
@@ -298,15 +341,27 @@ fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, 
     })
 }
 
+/// What the listeners serve.
+struct ServedParts<'a> {
+    owners: &'a Arc<OwnerContext>,
+    router: &'a Arc<Router>,
+    agents: &'a Arc<AgentService>,
+    cluster: Option<&'a Cluster>,
+}
+
 fn serve(
     config: &Config,
     bound: Vec<(config::Listener, BoundListener)>,
     certificates: &Certificates,
-    owners: &Arc<OwnerContext>,
-    router: &Arc<Router>,
-    agents: &Arc<AgentService>,
+    parts: &ServedParts<'_>,
     node: &NodeParts,
 ) -> Result<Vec<(config::Listener, RunningListener)>, StartError> {
+    let &ServedParts {
+        owners,
+        router,
+        agents,
+        cluster,
+    } = parts;
     let management = Arc::new(ManagementService::new(
         Arc::clone(&owners.registry),
         Arc::clone(router),
@@ -323,6 +378,9 @@ fn serve(
                     .then(|| Arc::clone(&management)),
                 identity_gate: certificates.identity_gate(&listener),
                 gate: certificates.gate(&listener.name),
+                node: cluster
+                    .filter(|_| listener.serves(Service::Node))
+                    .map(Cluster::service),
                 registry: Arc::clone(&owners.registry),
             };
             let tls = certificates.of(&listener.name);
@@ -410,6 +468,7 @@ fn services(listener: &config::Listener) -> String {
     let names = listener.services.iter().map(|service| match service {
         Service::Agent => "agent",
         Service::Management => "management",
+        Service::Node => "node",
     });
     names.collect::<Vec<_>>().join(",")
 }

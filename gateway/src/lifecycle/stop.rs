@@ -53,6 +53,9 @@ impl Gateway {
         // Agents leave while the server is told of them.
         let (_, report) = tokio::join!(self.close_listeners(deadline), self.flush(deadline));
         self.upstream.close().await;
+        if let Some(cluster) = &self.cluster {
+            cluster.leave();
+        }
         info!(
             sent = report.sent,
             unsent = report.unsent,
@@ -73,6 +76,9 @@ impl Gateway {
         self.notifier.prepare_stop(2 * held);
         self.router.stop();
         self.tasks.shedder.stop();
+        if let Some(cluster) = &self.cluster {
+            cluster.drain();
+        }
         for (config, listener) in self.listeners.iter() {
             if config.serves(Service::Agent) {
                 listener.stop_accepting();

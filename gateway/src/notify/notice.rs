@@ -116,6 +116,7 @@ mod tests {
         let node = config::Node {
             name: "yuzu_gw@gw1".into(),
             cluster_id: "eu".into(),
+            ..config::Config::default().node
         };
         let notice = Notice {
             agent_id: "a-1".into(),

@@ -37,7 +37,7 @@ pub use text::{MAX_TEXT_BYTES, SafeText, safe_text};
 
 use crate::config::LogFormat;
 
-const QUIET: [&str; 2] = ["h2", "hyper"];
+const QUIET: [&str; 3] = ["h2", "hyper", "chitchat"];
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Why logging could not start.

@@ -311,6 +311,45 @@ families! {
     /// Ceiling on open connections in force
     listener_connections_max: IntGaugeVec = gauges("listener", &[]);
 
+    /// Addresses of other gateways that the seeds have at the latest look
+    cluster_peers_resolved: IntGauge = node_gauge();
+    /// Other gateways that this one has a proven connection with
+    cluster_peers_connected: IntGauge = node_gauge();
+    /// Other gateways that were not linked, by reason
+    cluster_connect_failures_total: IntCounterVec = counters(
+        &["reason"],
+        &[
+            &["resolve"],
+            &["connect"],
+            &["timeout"],
+            &["tls"],
+            &["refused"],
+            &["protocol"],
+            &["version"],
+            &["secret"],
+            &["unexpected_node"],
+            &["name_taken"],
+            &["direction"],
+            &["too_many"],
+            &["left"],
+        ]
+    );
+    /// Datagrams of other gateways that were refused
+    cluster_datagrams_rejected_total: IntCounterVec = counters(
+        &["reason"],
+        &[
+            &["malformed"],
+            &["forged"],
+            &["replayed"],
+            &["stale"],
+            &["too_many_senders"],
+        ]
+    );
+    /// Addresses of seeds that were one too many in the life of the process
+    cluster_address_cap_exceeded_total: IntCounter = counter();
+    /// Other gateways that came or went (at most 256 nodes, then other)
+    cluster_events_total: IntCounterVec = counters(&["event", "node"], &[]);
+
     /// Reloads of the configuration that took effect
     config_generation: IntGauge = gauge();
     /// 1 while the last reload of the configuration was refused

@@ -31,6 +31,8 @@ impl Handler for Nobody {
         true
     }
 
+    fn connection_opened(&self, _: ConnectionKey, _: &crate::edge::tls::Transport) {}
+
     fn connection_closed(&self, _: ConnectionKey) {}
 }
 

@@ -220,20 +220,20 @@ impl Manager {
 }
 
 /// A gateway in the background; killed when the test ends.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     lines: mpsc::Receiver<String>,
 }
 
 /// Nothing here takes a second; a machine under load may.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Running {
     fn start(path: &str) -> Self {
         Self::start_with(path, &[])
     }
 
-    fn start_with(path: &str, variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_with(path: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = command(&["run", "--config", path]);
         let mut child = command
             .envs(variables.iter().copied())
@@ -257,7 +257,7 @@ impl Running {
     }
 
     /// The first line from now on that contains `text`.
-    fn wait_for(&mut self, text: &str) -> String {
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(PATIENCE).expect("the line comes");
             if line.contains(text) {

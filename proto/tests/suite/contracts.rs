@@ -109,7 +109,9 @@ fn field_value(field: &FieldDescriptorProto, depth: u32) -> BoxedStrategy<Value>
             .boxed(),
         Type::Bytes => vec(any::<u8>(), 0..40).prop_map(Value::Bytes).boxed(),
         // Wider than 32 bits too: decoders keep the low half.
-        Type::Int32 | Type::Int64 => varint(prop_oneof![0..300_u64, any::<u64>()].boxed()),
+        Type::Int32 | Type::Int64 | Type::Uint32 | Type::Uint64 => {
+            varint(prop_oneof![0..300_u64, any::<u64>()].boxed())
+        }
         Type::Enum | Type::Bool => varint(prop_oneof![0..6_u64, any::<u64>()].boxed()),
         Type::Message if depth == 0 => Just(Value::Bytes(Vec::new())).boxed(),
         Type::Message => fields_to_depth(field.type_name(), depth - 1)
@@ -165,6 +167,7 @@ types! {
     server: ListAgentsRequest AgentSummary ListAgentsResponse GetAgentRequest GetAgentResponse
         SendCommandRequest SendCommandResponse WatchEventsRequest AgentEvent AgentConnected
         AgentDisconnected AgentPluginLoaded QueryInventoryRequest QueryInventoryResponse;
+    node: NodeIdentity HelloRequest HelloResponse ProveRequest ProveResponse;
 }
 
 /// A message type and the fields of a random message of it.

@@ -114,7 +114,7 @@ async fn cmd_19_and_log_3_no_secret_of_a_message_stands_in_a_log() {
     let session = agent.session_id.clone();
     agent.half_close().await.unwrap();
     bed.notice(Event::Disconnected, &session).await;
-    soon("the stop", bed.stop()).await;
+    soon("the stop", Box::pin(bed.stop())).await;
 
     let text = log.text();
     assert!(

@@ -7,6 +7,7 @@ mod agent_identity;
 mod authorization;
 mod cap;
 mod certificates;
+mod cluster;
 mod command;
 mod guardian;
 mod heartbeat;

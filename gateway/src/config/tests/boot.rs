@@ -317,20 +317,10 @@ fn warns_of_a_message_limit_below_the_largest_inventory_report() {
 
 #[test]
 fn what_changes_security_or_reachability_is_refused_until_it_is_served() {
-    let agent = |extra: &str| SOUND.replacen("name = \"agent\"", extra, 1);
-    for text in [
-        agent("services = [\"agent\", \"node\"]").replacen("services = [\"agent\"]\n", "", 1),
-        with("[node]\nvisibility = \"private\"\n"),
-        with("[cluster]\nseed_dns_name = \"gateway\"\n"),
-        with("[cluster]\nseed_nodes = [\"10.0.0.2\"]\n"),
-    ] {
-        assert_eq!(terms(&text), ["not_served_yet"], "{text}");
-        assert!(
-            refused(&text).problems[0]
-                .to_string()
-                .contains("not served by this version yet")
-        );
-    }
+    let text = with("[node]\nvisibility = \"private\"\n");
+    assert_eq!(terms(&text), ["not_served_yet"], "{text}");
+    let told = refused(&text).problems[0].to_string();
+    assert!(told.contains("not served by this version yet"));
 }
 
 #[test]
@@ -354,8 +344,7 @@ fn what_asks_for_nothing_is_no_problem() {
 fn what_only_tunes_a_missing_feature_warns_once_per_table() {
     let text = with(
         "[memory.reclaim]\nenabled = false\n\
-         [routing]\nmax_sessions = 1\n[shift]\nimbalance = 2\ncpu_high = 0.5\n\
-         [cluster]\nredial_interval_ms = 5000\n",
+         [routing]\nmax_sessions = 1\n[shift]\nimbalance = 2\ncpu_high = 0.5\n",
     );
     let (lines, starts) = lines(&text);
     assert!(starts);
@@ -365,7 +354,6 @@ fn what_only_tunes_a_missing_feature_warns_once_per_table() {
             "g.toml:14:11: memory.reclaim has no effect in this version (enabled)",
             "g.toml:16:16: routing has no effect in this version (max_sessions)",
             "g.toml:18:13: shift has no effect in this version (cpu_high, imbalance)",
-            "g.toml:21:22: cluster has no effect in this version (redial_interval_ms)",
         ]
     );
 }

@@ -157,6 +157,9 @@ const INTEGERS: &[(&str, u64, u64, u64)] = &[
     ("management.pin_refresh_ms", 100, 3_600_000, 5_000),
     ("shutdown.flush_budget_ms", 0, 600_000, 20_000),
     ("observe.gauge_interval_ms", 100, 3_600_000, 10_000),
+    ("cluster.redial_interval_ms", 100, 3_600_000, 5_000),
+    ("cluster.max_lifetime_addrs", 1, 100_000, 1_024),
+    ("cluster.dead_after_ms", 100, 3_600_000, 5_000),
 ];
 
 /// A second key without which a border value would break a rule about both.

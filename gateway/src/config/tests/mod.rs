@@ -1,6 +1,7 @@
 //! Tests of the whole room: text and variables in, configuration or problems out.
 
 mod boot;
+mod cluster;
 mod every_key;
 mod files;
 mod in_force;

@@ -6,7 +6,7 @@ use super::super::keys::{KEYS, LISTENER_KEYS};
 use super::super::slot::{Key, Reload};
 use super::super::{Changes, reload};
 use super::every_key::{in_force, outcome, shown, with as with_key};
-use super::{Install, SOUND, loaded, with};
+use super::{Install, SOUND, loaded, loaded_with, with};
 
 fn changes(before: &str, after: &str) -> Changes {
     reload(&loaded(before).config, &loaded(after).config)
@@ -44,7 +44,8 @@ fn other(path: &str, present: &str) -> String {
         "memory.shedding.high_water_bytes" | "memory.shedding.low_water_bytes" => "1000000",
         "observe.log_level" => "\"debug\"",
         "observe.log_format" => "\"json\"",
-        "node.name" | "node.cluster_id" => "\"other\"",
+        "node.name" | "node.cluster_id" | "node.peer_advertise" => "\"other\"",
+        "node.advertise" => "[\"gw-1.example:50051\"]",
         _ => return another(present),
     };
     text.to_owned()
@@ -64,8 +65,8 @@ fn another(present: &str) -> String {
 fn every_key_has_an_answer_and_a_reload_keeps_to_it() {
     let before = loaded(SOUND);
     for (path, answer) in answers() {
-        // Their files have a test of their own.
-        if path.contains(".tls.") || path == "listener.name" {
+        // Their files have a test of their own; seeds need a listener.
+        if path.contains(".tls.") || path == "listener.name" || path.starts_with("cluster.seed_") {
             assert!(
                 answer == Reload::Restart || path == "listener.name",
                 "{path}"
@@ -133,6 +134,22 @@ fn every_key_has_the_answer_that_the_contract_tells() {
 fn the_same_file_changes_nothing() {
     let text = with("[management]\npeer_denied = [\"07\"]\n");
     assert!(changes(&text, &text).is_empty());
+}
+
+#[test]
+fn seeds_wait_for_a_restart() {
+    let secret = [("YUZU_GW_COOKIE", "0123456789abcdef0123456789abcdef")];
+    let node =
+        with("[[listener]]\nname = \"node\"\nservices = [\"node\"]\naddress = \"127.0.0.1:1\"\n");
+    let before = loaded_with(&node, &secret);
+    let seeds = "[cluster]\nseed_nodes = [\"192.0.2.1\"]\nseed_dns_name = \"gw:9101\"\n";
+    let after = loaded_with(&format!("{node}{seeds}"), &secret);
+    let changes = reload(&before.config, &after.config);
+    assert_eq!(
+        changes.restart,
+        ["cluster.seed_dns_name", "cluster.seed_nodes"]
+    );
+    assert_eq!(changes.config, before.config);
 }
 
 #[test]

@@ -209,14 +209,15 @@ fn the_unverified_switch_is_the_digit_one() {
 fn variables_of_the_mesh_refuse_or_warn() {
     for (name, value, starts, problems) in [
         ("YUZU_GW_SEED_NODES", "10.0.0.1, 10.0.0.2", false, 1),
-        ("YUZU_GW_SEED_NODES", " , ", true, 0),
+        ("YUZU_GW_SEED_NODES", " , ", true, 1),
         ("YUZU_GW_SEED_DNS_NAME", "gateway", false, 1),
         ("YUZU_GW_SEED_DNS_NAME", "", true, 0),
         ("YUZU_GW_VISIBILITY", "private", false, 1),
         ("YUZU_GW_VISIBILITY", "public", true, 0),
         ("YUZU_GW_VISIBILITY", "hidden", false, 1),
-        ("YUZU_GW_ADVERTISE_ADDR", "10.0.0.1", true, 1),
-        ("YUZU_GW_CLUSTER_REDIAL_INTERVAL_MS", "5000", true, 1),
+        ("YUZU_GW_ADVERTISE_ADDR", "10.0.0.1", true, 0),
+        ("YUZU_GW_ADVERTISE_ADDR", "10.0.0.1:x", false, 1),
+        ("YUZU_GW_CLUSTER_REDIAL_INTERVAL_MS", "5000", true, 0),
         ("YUZU_GW_COOKIE", "0123456789", true, 1),
         ("YUZU_GW_ALLOW_DEFAULT_COOKIE", "1", true, 1),
     ] {

@@ -50,6 +50,39 @@ const AT_START: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("counter", "grpc_memory_refused_total", &[""]),
+    ("gauge", "cluster_peers_resolved", &[r#"{node="gw1"}"#]),
+    ("gauge", "cluster_peers_connected", &[r#"{node="gw1"}"#]),
+    (
+        "counter",
+        "cluster_connect_failures_total",
+        &[
+            r#"{reason="resolve"}"#,
+            r#"{reason="connect"}"#,
+            r#"{reason="timeout"}"#,
+            r#"{reason="tls"}"#,
+            r#"{reason="refused"}"#,
+            r#"{reason="protocol"}"#,
+            r#"{reason="version"}"#,
+            r#"{reason="secret"}"#,
+            r#"{reason="unexpected_node"}"#,
+            r#"{reason="name_taken"}"#,
+            r#"{reason="direction"}"#,
+            r#"{reason="too_many"}"#,
+            r#"{reason="left"}"#,
+        ],
+    ),
+    (
+        "counter",
+        "cluster_datagrams_rejected_total",
+        &[
+            r#"{reason="malformed"}"#,
+            r#"{reason="forged"}"#,
+            r#"{reason="replayed"}"#,
+            r#"{reason="stale"}"#,
+            r#"{reason="too_many_senders"}"#,
+        ],
+    ),
+    ("counter", "cluster_address_cap_exceeded_total", &[""]),
     ("gauge", "config_generation", &[""]),
     ("gauge", "config_last_reload_failed", &[""]),
     ("gauge", "memory_shedding_active", &[""]),
@@ -320,6 +353,11 @@ const CLASSES: &[&str] = &[
 
 /// Families that get a series when something is named: a plugin, a listener, a call, a sample.
 const LATER: &[(&str, &str, &str)] = &[
+    (
+        "counter",
+        "cluster_events_total",
+        r#"{event="node_up",node="gw2"}"#,
+    ),
     ("counter", "commands_dispatched_total", r#"{plugin="p"}"#),
     (
         "histogram",
@@ -467,6 +505,9 @@ fn families_with_open_label_sets_have_the_labels_of_the_contract() {
         .listener_connections_max
         .with_label_values(&["agent"]);
     metrics.beam_memory_bytes.with_label_values(&["total"]);
+    metrics
+        .cluster_events_total
+        .with_label_values(&["node_up", "gw2"]);
 
     let want: BTreeSet<String> = AT_START
         .iter()

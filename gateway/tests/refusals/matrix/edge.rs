@@ -35,17 +35,12 @@ pub(super) fn listeners() -> Vec<Row> {
         row(
             "BOOT-7 no services",
             format!("[[listener]]\nservices = []\n{UPSTREAM}"),
-            "service_without_routes: {file}:2:12: listener[0].services is empty; name \"agent\", \"management\" or both",
+            "service_without_routes: {file}:2:12: listener[0].services is empty; name \"agent\", \"management\" or both, or \"node\" alone",
         ),
         row(
             "BOOT-7 a service that there is not",
             format!("[[listener]]\nservices = [\"agents\"]\n{UPSTREAM}"),
-            "bad_routes: {file}:2:13: listener[0].services[0] is a string of 6 bytes, not \"agent\" or \"management\"; correct it",
-        ),
-        row(
-            "node-to-node traffic",
-            format!("[[listener]]\nservices = [\"agent\", \"node\"]\n{UPSTREAM}"),
-            "not_served_yet: {file}:2:22: listener[0].services[1] asks for node-to-node traffic, which is not served by this version yet; delete it",
+            "bad_routes: {file}:2:13: listener[0].services[0] is a string of 6 bytes, not \"agent\", \"management\" or \"node\"; correct it",
         ),
         row(
             "a name of no letters",

@@ -3,6 +3,7 @@
 //! Walked twice: by the binary, as an operator meets it, and beside the tables of keys and of
 //! refusals, where one that lacks its row is noticed.
 
+mod cluster;
 mod edge;
 
 use std::fs;
@@ -134,6 +135,7 @@ pub(crate) fn rows() -> Vec<Row> {
         edge::management_listeners(),
         upstream(),
         others(),
+        cluster::rows(),
     ];
     parts.into_iter().flatten().collect()
 }
@@ -202,29 +204,9 @@ fn shapes() -> Vec<Row> {
             "not_served_yet: {file}:8:14: node.visibility has a value that is not served by this version yet; delete it",
         ),
         row(
-            "seeds by name",
-            with("[cluster]\nseed_dns_name = \"gw\""),
-            "not_served_yet: {file}:8:17: cluster.seed_dns_name has a value that is not served by this version yet; delete it",
-        ),
-        row(
-            "seeds by address",
-            with("[cluster]\nseed_nodes = [\"192.0.2.1\"]"),
-            "not_served_yet: {file}:8:14: cluster.seed_nodes has a value that is not served by this version yet; delete it",
-        ),
-        row(
             "a visibility that there is not",
             with("[node]\nvisibility = \"secret\""),
             "bad_visibility: {file}:8:14: node.visibility is a string of 6 bytes, not \"public\" or \"private\"; correct it",
-        ),
-        row(
-            "addresses that are no list",
-            with("[node]\nadvertise = \"192.0.2.1\""),
-            "bad_advertise: {file}:8:13: node.advertise is a string of 9 bytes, not a list; correct it",
-        ),
-        row(
-            "an address for peers that is none",
-            with("[node]\npeer_advertise = 1"),
-            "bad_advertise: {file}:8:18: node.peer_advertise is 1, not a string; correct it",
         ),
     ]
 }

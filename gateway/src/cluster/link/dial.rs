@@ -1,0 +1,227 @@
+//! Making a link from this side: TCP, TLS, HTTP/2, the two proofs.
+//!
+//! Responsible for one attempt within its time, and for the connection until it ends. Must never try
+//! again, nor use a connection whose peer has not proven itself.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use rustls::sign::SingleCertAndKey;
+use rustls::version::TLS13;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tracing::debug;
+use yuzu_proto::node::v1::ProveResponse;
+use yuzu_proto::path;
+
+use super::failure::Failure;
+use super::handshake::{Binding, Dialling, Identity};
+use super::table::Side;
+use super::{Closer, Mesh, unary};
+use crate::cluster::secret::random;
+use crate::config::{ClusterTls, Endpoint};
+use crate::pki::{self, Credentials, Snapshot};
+
+/// For the whole way from the look-up to the second proof.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 4;
+/// What a link's keying material is made for (RFC 5705).
+pub(super) const BINDING_LABEL: &[u8] = b"EXPORTER-yuzu-node-v1";
+
+/// Whom to dial.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) name: Arc<str>,
+    pub(crate) incarnation: u64,
+    /// None: its address can't be read.
+    pub(crate) address: Option<Endpoint>,
+}
+
+/// How this node dials.
+#[derive(Debug)]
+pub(crate) struct Dialler {
+    pub(crate) mesh: Arc<Mesh>,
+    pub(crate) tls: ClusterTls,
+    /// A peer that answers no PING for this long is gone.
+    pub(crate) patience: Duration,
+}
+
+type Calls = http2::SendRequest<tonic::body::Body>;
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A proven peer, its connection and what moves the frames of it.
+type Connected = (Identity, Calls, Driver);
+
+impl Dialler {
+    /// Makes a link and holds it until it ends. A failure is counted.
+    pub(crate) async fn link(&self, target: &Target) {
+        let outcome = timeout(PATIENCE, self.connect(target)).await;
+        let (peer, calls, driver) = match outcome.unwrap_or(Err(Failure::Timeout)) {
+            Ok(Some(connected)) => connected,
+            // It met itself, at an address that was told in an earlier life.
+            Ok(None) => return,
+            Err(failure) => return self.mesh.failed(failure, &target.name),
+        };
+        let (closer, mut closed) = watch::channel(());
+        let link = self
+            .mesh
+            .admit(peer, Side::Dialler, Closer::Dialler(closer));
+        match link {
+            Ok(_link) => {
+                tokio::select! {
+                    () = driver => {}
+                    // The closer was dropped.
+                    _ = closed.changed() => {}
+                }
+                drop(calls);
+            }
+            Err(failure) => self.mesh.failed(failure, &target.name),
+        }
+    }
+
+    async fn connect(&self, target: &Target) -> Result<Option<Connected>, Failure> {
+        let address = target.address.as_ref().ok_or(Failure::Resolve)?;
+        let stream = tcp(address).await?;
+        match self.tls.is_set() {
+            false => self.prove(stream, None, target).await,
+            true => {
+                let stream = self.secure(stream, address).await?;
+                let exported =
+                    stream
+                        .get_ref()
+                        .1
+                        .export_keying_material([0; 32], BINDING_LABEL, None);
+                let binding = exported.map_err(|_| Failure::Tls)?;
+                self.prove(stream, Some(binding), target).await
+            }
+        }
+    }
+
+    /// TLS 1.3 alone: the binding needs it, and both sides are this gateway.
+    async fn secure(
+        &self,
+        stream: TcpStream,
+        address: &Endpoint,
+    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Failure> {
+        let files = self.tls.clone();
+        let config = tokio::task::spawn_blocking(move || client_config(&files)).await;
+        let config = config.map_err(|_| Failure::Tls)?.map_err(|fault| {
+            tracing::error!("Cluster: no peer can be dialled: {fault}");
+            Failure::Tls
+        })?;
+        let name = match self.tls.server_name.is_empty() {
+            true => &address.host,
+            false => &self.tls.server_name,
+        };
+        let name = ServerName::try_from(name.trim_end_matches('.').to_owned());
+        let name = name.map_err(|_| Failure::Tls)?;
+        let connected = TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await;
+        connected.map_err(|error| {
+            debug!(%error, "TLS to a peer failed");
+            Failure::Tls
+        })
+    }
+
+    /// HTTP/2, then the handshake.
+    async fn prove<S>(
+        &self,
+        stream: S,
+        binding: Binding,
+        target: &Target,
+    ) -> Result<Option<Connected>, Failure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (mut calls, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(self.patience / 3)
+            .keep_alive_timeout(self.patience / 2)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|_| Failure::Refused)?;
+        let mut driver: Driver = Box::pin(async move {
+            if let Err(error) = connection.await {
+                debug!(%error, "the connection to a peer ended");
+            }
+        });
+        let peer = tokio::select! {
+            peer = self.shake(&mut calls, binding, target) => peer?,
+            () = &mut driver => return Err(Failure::Refused),
+        };
+        Ok(peer.map(|peer| (peer, calls, driver)))
+    }
+
+    async fn shake(
+        &self,
+        calls: &mut Calls,
+        binding: Binding,
+        target: &Target,
+    ) -> Result<Option<Identity>, Failure> {
+        let mesh = &self.mesh;
+        let (dialling, hello) = Dialling::begin(&mesh.own, random(), binding);
+        let answer = unary::call(calls, path::NODE_HELLO, &hello).await?;
+        let (peer, prove) = dialling.answered(&answer, &mesh.keys)?;
+        if peer.instance == mesh.own.instance {
+            return Ok(None);
+        }
+        if peer.name != target.name || peer.incarnation != target.incarnation {
+            return Err(Failure::UnexpectedNode);
+        }
+        let proven = unary::call::<ProveResponse>(calls, path::NODE_PROVE, &prove).await;
+        // It has proven itself, so a namesake is known, whatever it answers (MESH-6).
+        mesh.judge_namesake(&peer);
+        proven?;
+        Ok(Some(peer))
+    }
+}
+
+async fn tcp(address: &Endpoint) -> Result<TcpStream, Failure> {
+    let found = lookup_host((address.host.as_str(), address.port)).await;
+    let found = found.map_err(|_| Failure::Resolve)?;
+    let mut last = Failure::Resolve;
+    for address in found.take(ADDRESSES_MAX) {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
+                return Ok(stream);
+            }
+            Err(_) => last = Failure::Connect,
+        }
+    }
+    Err(last)
+}
+
+/// What the files say now. Blocks.
+fn client_config(tls: &ClusterTls) -> Result<ClientConfig, String> {
+    let files = Snapshot::read(tls.paths().iter());
+    let credentials = Credentials::of(tls.paths(), &files).map_err(|faults| {
+        let told: Vec<_> = faults
+            .iter()
+            .map(|fault| format!("cluster.tls.{fault}"))
+            .collect();
+        told.join("; ")
+    })?;
+    let builder = ClientConfig::builder_with_provider(pki::provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(|error| error.to_string())?;
+    let own = SingleCertAndKey::from(credentials.own);
+    let mut config = builder
+        .with_root_certificates(credentials.roots)
+        .with_client_cert_resolver(Arc::new(own));
+    config.alpn_protocols = vec![pki::ALPN_H2.to_vec()];
+    // Each connection shows the certificate as it is then.
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(config)
+}

@@ -1,0 +1,238 @@
+//! Links: one proven connection for each pair of nodes (MESH-2).
+//!
+//! Responsible for admitting peers that have proven the secret, whichever side dialled, for closing
+//! their connections, and for leaving the cluster when the name belongs to another node (MESH-6).
+//! Must never carry a message of another room: those have streams of their own on the connection.
+
+pub(super) mod dial;
+pub(super) mod failure;
+pub(super) mod handshake;
+pub(super) mod service;
+pub(super) mod table;
+pub(super) mod unary;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+use tracing::{error, info};
+
+use super::secret::Keys;
+use crate::edge::connection::{Connection, Signal};
+use crate::observe::log::{limit, limited, safe_text};
+use crate::observe::metrics::Metrics;
+use failure::Failure;
+use handshake::Identity;
+use table::{LinkId, Links, Side};
+
+/// What all links of a node share.
+#[derive(Debug)]
+pub(crate) struct Mesh {
+    own: Identity,
+    keys: Keys,
+    metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    /// Whether this node has left the cluster.
+    left: watch::Sender<bool>,
+    /// Rung when a link has come or gone.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    links: Links,
+    closers: HashMap<LinkId, Closer>,
+    next: LinkId,
+}
+
+/// How a connection is ended.
+#[derive(Debug)]
+enum Closer {
+    /// A peer dialled it.
+    Dialled(Arc<Connection>),
+    /// Dropped, its task ends it.
+    Dialler(#[expect(dead_code, reason = "it acts by being dropped")] watch::Sender<()>),
+}
+
+impl Closer {
+    fn close(self) {
+        if let Self::Dialled(connection) = self {
+            connection.signal(Signal::Kill);
+        }
+    }
+}
+
+/// The link of a peer, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Linked {
+    mesh: Arc<Mesh>,
+    peer: Identity,
+    id: LinkId,
+}
+
+impl Mesh {
+    pub(crate) fn new(own: Identity, keys: Keys, metrics: Arc<Metrics>) -> Arc<Self> {
+        let state = State {
+            links: Links::new(own.clone()),
+            closers: HashMap::new(),
+            next: 0,
+        };
+        Arc::new(Self {
+            own,
+            keys,
+            metrics,
+            state: Mutex::new(state),
+            left: watch::Sender::new(false),
+            changed: Notify::new(),
+        })
+    }
+
+    pub(crate) fn own(&self) -> &Identity {
+        &self.own
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a peer that has proven the secret.
+    fn admit(
+        self: &Arc<Self>,
+        peer: Identity,
+        side: Side,
+        closer: Closer,
+    ) -> Result<Linked, Failure> {
+        let mut state = self.state();
+        if self.has_left() {
+            return Err(Failure::Left);
+        }
+        let id = state.next;
+        let admitted = state.links.admit(&peer, side, id);
+        let replaced = match admitted {
+            Ok(replaced) => replaced,
+            Err(failure) => {
+                drop(state);
+                self.judge_namesake(&peer);
+                return Err(failure);
+            }
+        };
+        state.next += 1;
+        state.closers.insert(id, closer);
+        let replaced = replaced.and_then(|id| state.closers.remove(&id));
+        self.show(&state);
+        drop(state);
+        if let Some(closer) = replaced {
+            closer.close();
+        }
+        info!(node = %safe_text(&*peer.name), ?side, "Cluster: linked");
+        Ok(Linked {
+            mesh: Arc::clone(self),
+            peer,
+            id,
+        })
+    }
+
+    /// MESH-6: of two nodes with one name the younger goes.
+    fn judge_namesake(&self, peer: &Identity) {
+        let is_namesake = peer.name == self.own.name && peer.instance != self.own.instance;
+        if is_namesake && self.own.is_younger_than(peer) && !self.left.send_replace(true) {
+            error!(
+                "CRITICAL Cluster: another node is named {} and is older: this one has left the \
+                 cluster and serves alone. Give each node its own node.name and start this one again",
+                safe_text(&*self.own.name)
+            );
+            self.close_all();
+        }
+    }
+
+    /// Whether this node serves alone, until it is started again.
+    pub(crate) fn has_left(&self) -> bool {
+        *self.left.borrow()
+    }
+
+    /// Waits until it does.
+    pub(crate) async fn leaving(&self) {
+        // An error would say that the sender is gone, which lives here.
+        let _ = self.left.subscribe().wait_for(|left| *left).await;
+    }
+
+    /// Waits until a link has come or gone since the last time.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The names and lives of the peers that are linked.
+    pub(crate) fn linked(&self) -> HashMap<Arc<str>, u64> {
+        let state = self.state();
+        let peers = state.links.peers();
+        peers
+            .map(|peer| (Arc::clone(&peer.name), peer.incarnation))
+            .collect()
+    }
+
+    /// See [`Links::due`].
+    pub(crate) fn due<'a>(
+        &self,
+        live: impl Iterator<Item = (&'a Arc<str>, u64)>,
+    ) -> Vec<(Arc<str>, u64)> {
+        self.state().links.due(live)
+    }
+
+    /// See [`Links::dialled`].
+    pub(crate) fn dialled(&self, name: &str) {
+        self.state().links.dialled(name);
+    }
+
+    /// Ends the link of a node of which nothing is heard any more.
+    pub(crate) fn close(&self, name: &str, incarnation: u64) {
+        let closer = {
+            let mut state = self.state();
+            let found = state.links.of(name);
+            let id = found
+                .filter(|(peer, _)| peer.incarnation == incarnation)
+                .map(|(_, id)| id);
+            id.and_then(|id| state.closers.remove(&id))
+        };
+        if let Some(closer) = closer {
+            closer.close();
+        }
+    }
+
+    /// Ends every link.
+    pub(crate) fn close_all(&self) {
+        let closers = std::mem::take(&mut self.state().closers);
+        closers.into_values().for_each(Closer::close);
+    }
+
+    /// Counts a peer that was not linked, and says so now and then.
+    pub(crate) fn failed(&self, failure: Failure, who: &str) {
+        let family = &self.metrics.cluster_connect_failures_total;
+        family.with_label_values(&[failure.label()]).inc();
+        limited!(
+            warn,
+            limit::CLUSTER_PEER_REFUSED,
+            "Cluster: no link with {}: {}",
+            safe_text(who),
+            failure.label()
+        );
+    }
+
+    fn show(&self, state: &State) {
+        self.metrics
+            .cluster_peers_connected
+            .set(state.links.len() as i64);
+        self.changed.notify_one();
+    }
+}
+
+impl Drop for Linked {
+    fn drop(&mut self) {
+        let mut state = self.mesh.state();
+        state.closers.remove(&self.id);
+        if state.links.ended(&self.peer.name, self.id) {
+            self.mesh.show(&state);
+            drop(state);
+            info!(node = %safe_text(&*self.peer.name), "Cluster: link ended");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+use super::*;
+
+fn member(name: &str, incarnation: u64) -> Member {
+    Member {
+        name: name.into(),
+        incarnation,
+        generation: incarnation,
+        gossip: ([192, 0, 2, 1], 9100).into(),
+        labels: Labels::default(),
+    }
+}
+
+fn view() -> View {
+    View::new(("m".into(), 5))
+}
+
+fn linked(lives: &[(&str, u64)]) -> HashMap<Arc<str>, u64> {
+    lives
+        .iter()
+        .map(|(name, life)| ((*name).into(), *life))
+        .collect()
+}
+
+/// The engine believes in these lives, and those are linked.
+fn step(view: &mut View, live: &[(&str, u64)], links: &[(&str, u64)]) -> Vec<Change> {
+    let live = live.iter().map(|(name, life)| member(name, *life));
+    view.hear(live, &linked(links));
+    view.settle(&linked(links))
+}
+
+fn listed(view: &View) -> Vec<(String, u64)> {
+    let rows = view.members().map(|m| (m.name.to_string(), m.incarnation));
+    rows.collect()
+}
+
+fn up(name: &str) -> Change {
+    Change::Up(name.into())
+}
+
+fn down(name: &str, life: u64) -> Change {
+    Change::Down(name.into(), life)
+}
+
+#[test]
+fn mesh_5_nodes_come_and_go() {
+    let mut view = view();
+    let both = [("b", 1), ("a", 1)];
+    assert_eq!(step(&mut view, &both, &both), [up("a"), up("b")]);
+    assert_eq!(step(&mut view, &both, &both), []);
+    assert_eq!(step(&mut view, &both[..1], &both), [down("a", 1)]);
+    assert_eq!(view.clear(), [down("b", 1)]);
+    assert_eq!(listed(&view), []);
+}
+
+#[test]
+fn mesh_2_a_node_that_only_gossips_is_not_listed() {
+    let mut view = view();
+    assert_eq!(step(&mut view, &[("a", 1)], &[]), []);
+    assert_eq!(listed(&view), []);
+    assert_eq!(view.reachable().count(), 1);
+    assert_eq!(view.settle(&linked(&[("a", 1)])), [up("a")]);
+    // Nor one whose link has ended.
+    assert_eq!(view.settle(&linked(&[])), [down("a", 1)]);
+}
+
+#[test]
+fn mesh_2_a_node_that_is_linked_and_not_heard_of_is_not_listed_yet() {
+    let mut view = view();
+    assert_eq!(step(&mut view, &[], &[("a", 1)]), []);
+    assert_eq!(step(&mut view, &[("a", 1)], &[("a", 1)]), [up("a")]);
+}
+
+#[test]
+fn mesh_5_a_restarted_node_takes_the_place_of_its_old_life() {
+    let mut view = view();
+    step(&mut view, &[("a", 1)], &[("a", 1)]);
+    // The engine still believes in the old one.
+    let changes = step(&mut view, &[("a", 2), ("a", 1)], &[("a", 2)]);
+    assert_eq!(changes, [down("a", 1), up("a")]);
+    assert_eq!(listed(&view), [("a".into(), 2)]);
+}
+
+#[test]
+fn mesh_5_an_engine_that_was_started_again_is_the_same_node() {
+    let mut view = view();
+    step(&mut view, &[("a", 1)], &[("a", 1)]);
+    let again = Member {
+        generation: 9,
+        gossip: ([192, 0, 2, 2], 9100).into(),
+        ..member("a", 1)
+    };
+    let links = linked(&[("a", 1)]);
+    assert!(!view.hear([again, member("a", 1)].into_iter(), &links));
+    assert_eq!(view.settle(&links), []);
+    let found = view.members().next().map(|member| member.generation);
+    assert_eq!(found, Some(9));
+}
+
+#[test]
+fn mesh_6_a_namesake_does_not_push_out_the_node_that_is_linked() {
+    let mut view = view();
+    let both = [("a", 1), ("a", 2)];
+    assert_eq!(step(&mut view, &both, &[("a", 1)]), [up("a")]);
+    assert_eq!(listed(&view), [("a".into(), 1)]);
+}
+
+#[test]
+fn mesh_6_a_namesake_of_this_node_is_no_member_and_can_be_reached() {
+    let mut view = view();
+    let live = [member("m", 4), member("a", 1)];
+    assert!(view.hear(live.clone().into_iter(), &linked(&[])));
+    assert!(!view.hear(live.into_iter(), &linked(&[])));
+    let changes = view.settle(&linked(&[("m", 4), ("a", 1)]));
+    assert_eq!(changes, [up("a")]);
+    let reachable: Vec<_> = view.reachable().map(|m| &*m.name).collect();
+    assert_eq!(reachable, ["a", "m"]);
+}
+
+#[test]
+fn mesh_1_members_are_bounded_and_whoever_is_here_stays() {
+    let mut view = view();
+    let here = (0..MAX_PEERS).map(|n| member(&format!("z-{n}"), 1));
+    view.hear(here.clone(), &linked(&[]));
+    let more = [member("a", 1), member("b", 1)].into_iter().chain(here);
+    assert!(!view.hear(more, &linked(&[])));
+    assert_eq!(view.reachable().count(), MAX_PEERS);
+}
+
+#[test]
+fn mesh_3_a_node_is_dialled_at_its_peer_address() {
+    let mut told = member("a", 1);
+    assert_eq!(told.address(), "192.0.2.1:9100");
+    told.labels.peer = Some("gw-a.internal:9200".into());
+    assert_eq!(told.address(), "gw-a.internal:9200");
+}

@@ -1,0 +1,450 @@
+//! The other gateways: who they are, and a proven connection to each (MESH-1 to MESH-6).
+//!
+//! Responsible for one task that keeps the membership engine running, follows what it believes,
+//! tells it of seeds and dials peers. A node without a listener for nodes has none of this. Must
+//! never make this node unready, nor know what links are used for.
+
+mod link;
+mod members;
+mod seal;
+mod secret;
+mod seeds;
+mod status;
+
+use std::collections::HashSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use chitchat::ChitchatHandle;
+use tokio::net::UdpSocket;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tracing::{error, info, warn};
+
+use crate::config::{self, Config, Endpoint};
+use crate::observe::http::Reply;
+use crate::observe::log::safe_text;
+use crate::observe::metrics::Metrics;
+use crate::supervise::{Kept, NodeSupervisor, keep_running};
+use link::Mesh;
+use link::dial::{Dialler, Target};
+use link::failure::Failure;
+use link::handshake::{Identity, PROTOCOL};
+pub(crate) use link::service::NodeService;
+use members::engine;
+use members::gossip::{SealedTransport, unix_ms};
+use members::labels::{self, Labels};
+use members::view::{Change, View};
+use secret::{Keys, random};
+use seeds::Addresses;
+
+/// Nodes that have a series of their own in `cluster_events_total`.
+const MAX_NODE_LABELS: usize = 256;
+
+/// A clustered node's part of the cluster.
+pub(crate) struct Cluster {
+    parts: Arc<Parts>,
+    service: Arc<NodeService>,
+    tasks: Mutex<Vec<Arc<Kept>>>,
+}
+
+/// What the tasks share.
+struct Parts {
+    mesh: Arc<Mesh>,
+    dialler: Dialler,
+    config: config::Cluster,
+    node: config::Node,
+    transport: SealedTransport,
+    view: Mutex<View>,
+    /// All that the seeds ever had.
+    addresses: Mutex<Addresses>,
+    /// Addresses of the seeds at the last look.
+    seeds: watch::Sender<Vec<SocketAddr>>,
+    /// The address that peers are told to dial; unknown until this node joins.
+    told: OnceLock<String>,
+    draining: AtomicBool,
+    /// Rung when a label has changed that must not wait.
+    relabel: Notify,
+    /// Agents connected.
+    sessions: Box<dyn Fn() -> usize + Send + Sync>,
+    metrics: Arc<Metrics>,
+    labelled: Mutex<HashSet<Arc<str>>>,
+}
+
+/// The socket of gossip, on the port of the node listener.
+///
+/// # Errors
+/// Whatever the socket calls say.
+pub(crate) fn bind_gossip(listener: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    let socket = std::net::UdpSocket::bind(listener)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+impl Cluster {
+    /// Prepares the node's part; nothing is sent until [`Self::start`]. `sessions` is how many agents
+    /// are connected.
+    ///
+    /// # Errors
+    /// When the socket can't be served.
+    pub(crate) fn new(
+        config: &Config,
+        secret: &config::Secret,
+        gossip: std::net::UdpSocket,
+        metrics: &Arc<Metrics>,
+        sessions: impl Fn() -> usize + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let own = Identity {
+            name: config.node.name.as_str().into(),
+            incarnation: unix_ms(),
+            instance: random(),
+        };
+        let keys = Keys::derive(secret);
+        let view = View::new((Arc::clone(&own.name), own.incarnation));
+        let socket = UdpSocket::from_std(gossip)?;
+        let transport = SealedTransport::new(socket, keys.clone(), Arc::clone(metrics));
+        let mesh = Mesh::new(own, keys, Arc::clone(metrics));
+        let dialler = Dialler {
+            mesh: Arc::clone(&mesh),
+            tls: config.cluster.tls.clone(),
+            patience: config.cluster.dead_after,
+        };
+        let service = Arc::new(NodeService::new(Arc::clone(&mesh)));
+        let parts = Parts {
+            mesh,
+            dialler,
+            config: config.cluster.clone(),
+            node: config.node.clone(),
+            transport,
+            view: Mutex::new(view),
+            addresses: Mutex::new(Addresses::new(config.cluster.max_lifetime_addrs)),
+            seeds: watch::Sender::default(),
+            told: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            relabel: Notify::new(),
+            sessions: Box::new(sessions),
+            metrics: Arc::clone(metrics),
+            labelled: Mutex::default(),
+        };
+        Ok(Self {
+            parts: Arc::new(parts),
+            service,
+            tasks: Mutex::default(),
+        })
+    }
+
+    /// What answers peers on the node listener.
+    pub(crate) fn service(&self) -> Arc<NodeService> {
+        Arc::clone(&self.service)
+    }
+
+    /// Joins.
+    pub(crate) fn start(&self) {
+        let (seeking, joining) = (Arc::clone(&self.parts), Arc::clone(&self.parts));
+        let seeker = keep_running("cluster seeds", move || seek(Arc::clone(&seeking)));
+        let member = keep_running("cluster membership", move || join(Arc::clone(&joining)));
+        *self.tasks() = vec![Arc::new(seeker), Arc::new(member)];
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, Vec<Arc<Kept>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the restarts of its tasks at the node (GEN-3).
+    pub(crate) fn supervise(&self, node: &NodeSupervisor) {
+        self.tasks().iter().for_each(|task| node.watch(task));
+    }
+
+    /// Tells the others that this node is stopping.
+    pub(crate) fn drain(&self) {
+        self.parts.draining.store(true, Ordering::Relaxed);
+        self.parts.relabel.notify_one();
+    }
+
+    /// Leaves: the others hear nothing more, and every link ends.
+    pub(crate) fn leave(&self) {
+        self.tasks().iter().for_each(|task| task.stop());
+        self.parts.mesh.close_all();
+    }
+
+    /// `/cluster`: who is there, as this node sees it.
+    pub(crate) fn page(&self) -> impl Fn() -> Reply + Send + Sync + use<> {
+        let parts = Arc::clone(&self.parts);
+        move || parts.page()
+    }
+}
+
+/// Looks the seeds up again and again (MESH-4).
+async fn seek(parts: Arc<Parts>) {
+    let seeds = parts.config.seeds();
+    let mut ticks = tokio::time::interval(parts.config.redial_interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let mut found = Vec::new();
+        for seed in &seeds {
+            match seeds::resolve(seed).await {
+                Some(resolved) => found.extend(resolved),
+                None => parts.mesh.failed(Failure::Resolve, &seed.to_string()),
+            }
+        }
+        let (admitted, refused) = parts.addresses().admit(found);
+        let metrics = &parts.metrics;
+        metrics
+            .cluster_address_cap_exceeded_total
+            .inc_by(refused as u64);
+        parts.seeds.send_replace(admitted);
+    }
+}
+
+/// Is a member, until the name turns out to be another's; then this node serves alone.
+async fn join(parts: Arc<Parts>) {
+    while !parts.mesh.has_left() {
+        tokio::select! {
+            ended = take_part(&parts) => {
+                error!(?ended, "Cluster: the membership engine ended and is started again");
+                tokio::time::sleep(parts.config.redial_interval).await;
+            }
+            () = parts.mesh.leaving() => {}
+        }
+        let changes = parts.view().clear();
+        parts.tell(changes);
+    }
+    std::future::pending().await
+}
+
+/// Never returns but with an error.
+async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
+    let address = parts.own_address().await?;
+    let mut labels = parts.labels(address);
+    labels
+        .peer
+        .iter()
+        .for_each(|told| drop(parts.told.set(told.clone())));
+    let own = parts.mesh.own();
+    let dead_after = parts.config.dead_after;
+    let handle = engine::start(own, address, dead_after, &labels, &parts.transport).await?;
+    info!(node = %safe_text(&*own.name), %address, "Cluster: joined");
+    let mut live = handle
+        .with_chitchat(|engine| engine.live_nodes_watcher())
+        .await;
+    let mut seeds = parts.seeds.subscribe();
+    seeds.mark_changed();
+    let mut links = JoinSet::new();
+    let mut ended = std::pin::pin!(handle.termination_watcher());
+    loop {
+        tokio::select! {
+            ended = &mut ended => return ended,
+            () = parts.relabel.notified() => {}
+            () = parts.mesh.changed() => {
+                parts.settle();
+                continue;
+            }
+            Some(_) = links.join_next() => continue,
+            changed = live.changed() => {
+                changed?;
+                if parts.look(&live.borrow_and_update()) {
+                    parts.dial(&mut links);
+                }
+                continue;
+            }
+            changed = seeds.changed() => {
+                changed?;
+                let resolved = seeds.borrow_and_update().clone();
+                parts.seek_out(&handle, resolved, address)?;
+                parts.dial(&mut links);
+            }
+        }
+        let now = parts.labels(address);
+        if now != labels {
+            labels = now;
+            relabel(&handle, &labels).await;
+        }
+    }
+}
+
+async fn relabel(handle: &ChitchatHandle, labels: &Labels) {
+    let pairs = labels.pairs();
+    let set = |engine: &mut chitchat::Chitchat| {
+        let state = engine.self_node_state();
+        // One that has not changed costs nothing.
+        pairs.iter().for_each(|(key, value)| state.set(*key, value));
+    };
+    handle.with_chitchat(set).await;
+}
+
+impl Parts {
+    fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where peers gossip with this node, and dial it (CLUSTER-3).
+    async fn own_address(&self) -> anyhow::Result<SocketAddr> {
+        let bound = self.transport.local_addr()?;
+        if let Some(told) = &self.node.peer_advertise {
+            let seed = Endpoint {
+                host: told.host.clone(),
+                port: port_or(told.port, bound.port()),
+            };
+            match seeds::resolve(&seed).await.unwrap_or_default().first() {
+                Some(address) => return Ok(*address),
+                None => warn!("node.peer_advertise has no address; another one is told to peers"),
+            }
+        }
+        let host = rustix::system::uname()
+            .nodename()
+            .to_str()
+            .ok()
+            .map(str::to_owned);
+        let ip = seeds::own_ip(bound.ip(), &self.config.seeds(), host).await;
+        Ok(SocketAddr::new(ip, bound.port()))
+    }
+
+    fn labels(&self, address: SocketAddr) -> Labels {
+        let told = self.node.peer_advertise.as_ref().map(|told| Endpoint {
+            host: told.host.clone(),
+            port: port_or(told.port, address.port()),
+        });
+        Labels {
+            incarnation: self.mesh.own().incarnation,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: PROTOCOL,
+            is_private: false,
+            draining: self.draining.load(Ordering::Relaxed),
+            advertise: self
+                .node
+                .advertise
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            peer: Some(told.map_or_else(|| address.to_string(), |told| told.to_string())),
+            sessions: (self.sessions)() as u64,
+        }
+    }
+
+    /// Follows what the engine believes. Whether somebody came.
+    fn look(&self, live: &LiveNodes) -> bool {
+        let own = self.mesh.own();
+        let others = live
+            .iter()
+            .filter_map(|(id, state)| engine::member(id, state))
+            .filter(|member| member.name != own.name || member.incarnation != own.incarnation);
+        let is_new = self.view().hear(others, &self.mesh.linked());
+        self.settle();
+        is_new
+    }
+
+    /// Follows which nodes are linked.
+    fn settle(&self) {
+        let linked = self.mesh.linked();
+        let changes = self.view().settle(&linked);
+        self.tell(changes);
+    }
+
+    fn tell(&self, changes: Vec<Change>) {
+        for change in changes {
+            let (event, name) = match &change {
+                Change::Up(name) => ("node_up", name),
+                Change::Down(name, incarnation) => {
+                    self.mesh.close(name, *incarnation);
+                    ("node_down", name)
+                }
+            };
+            info!(node = %safe_text(&**name), "Cluster: {event}");
+            let label = self.node_label(name);
+            let family = &self.metrics.cluster_events_total;
+            family.with_label_values(&[event, &label]).inc();
+        }
+    }
+
+    /// Peers choose their names: a bound on how many have a series.
+    fn node_label(&self, name: &Arc<str>) -> Arc<str> {
+        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
+        if labelled.len() < MAX_NODE_LABELS {
+            labelled.insert(Arc::clone(name));
+        }
+        match labelled.contains(name) {
+            true => Arc::clone(name),
+            false => "other".into(),
+        }
+    }
+
+    /// Gossips with the seeds that are not known to live.
+    fn seek_out(
+        &self,
+        handle: &ChitchatHandle,
+        resolved: Vec<SocketAddr>,
+        own: SocketAddr,
+    ) -> anyhow::Result<()> {
+        let is_own = |seed: &SocketAddr| *seed == own || seeds::is_own(*seed, own.port());
+        let peers: Vec<_> = resolved.into_iter().filter(|seed| !is_own(seed)).collect();
+        self.metrics.cluster_peers_resolved.set(peers.len() as i64);
+        let known: HashSet<_> = self
+            .view()
+            .reachable()
+            .map(|member| member.gossip)
+            .collect();
+        let unknown = peers.into_iter().filter(|seed| !known.contains(seed));
+        unknown
+            .take(link::table::MAX_PEERS)
+            .try_for_each(|seed| handle.gossip(seed))
+    }
+
+    /// Dials whoever is to be dialled.
+    fn dial(self: &Arc<Self>, links: &mut JoinSet<()>) {
+        let targets: Vec<_> = {
+            let view = self.view();
+            // One that is stopping would only refuse.
+            let staying = view.reachable().filter(|member| !member.labels.draining);
+            let staying = staying.map(|member| (&member.name, member.incarnation));
+            let wanted = self.mesh.due(staying);
+            let address = |name: &Arc<str>, incarnation: u64| {
+                let mut live = view.reachable();
+                let found = live.find(|m| m.name == *name && m.incarnation == incarnation);
+                found.and_then(|member| labels::endpoint(&member.address()))
+            };
+            let target = |(name, incarnation)| Target {
+                address: address(&name, incarnation),
+                name,
+                incarnation,
+            };
+            wanted.into_iter().map(target).collect()
+        };
+        for target in targets {
+            let parts = Arc::clone(self);
+            links.spawn(async move {
+                let _dialled = Dialled(&parts.mesh, &target.name);
+                parts.dialler.link(&target).await;
+            });
+        }
+    }
+}
+
+type LiveNodes = std::collections::BTreeMap<chitchat::ChitchatId, chitchat::NodeState>;
+
+/// Ends an attempt, however it ends.
+struct Dialled<'a>(&'a Mesh, &'a str);
+
+impl Drop for Dialled<'_> {
+    fn drop(&mut self) {
+        self.0.dialled(self.1);
+    }
+}
+
+fn port_or(port: u16, default: u16) -> u16 {
+    match port {
+        0 => default,
+        port => port,
+    }
+}
+
+#[cfg(test)]
+mod tests;

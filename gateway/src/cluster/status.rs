@@ -1,0 +1,65 @@
+//! The page that shows the cluster as this node sees it.
+//!
+//! Responsible for its JSON. Must never wait, nor show anything of the secret.
+
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::Parts;
+use super::members::view::Member;
+use crate::observe::http::Reply;
+
+impl Parts {
+    pub(super) fn page(&self) -> Reply {
+        let mut members: Vec<Value> = {
+            let view = self.view();
+            view.members().map(row).collect()
+        };
+        let own = self.mesh.own();
+        members.push(json!({
+            "name": &*own.name,
+            "incarnation": own.incarnation,
+            "self": true,
+            "address": self.told.get(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "protocol": super::PROTOCOL,
+            "visibility": "public",
+            "draining": self.draining.load(Ordering::Relaxed),
+            "advertise": self.node.advertise.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "sessions": (self.sessions)(),
+        }));
+        let state = match self.mesh.has_left() {
+            true => "left: the name belongs to an older node",
+            false => "joined",
+        };
+        let page = json!({
+            "node": &*own.name,
+            "state": state,
+            "seed_addresses": self.seeds.borrow().len(),
+            "members": members,
+        });
+        Reply::json(StatusCode::OK, &page)
+    }
+}
+
+fn row(member: &Member) -> Value {
+    let labels = &member.labels;
+    let visibility = match labels.is_private {
+        true => "private",
+        false => "public",
+    };
+    json!({
+        "name": &*member.name,
+        "incarnation": member.incarnation,
+        "self": false,
+        "address": member.address(),
+        "version": labels.version,
+        "protocol": labels.protocol,
+        "visibility": visibility,
+        "draining": labels.draining,
+        "advertise": labels.advertise,
+        "sessions": labels.sessions,
+    })
+}

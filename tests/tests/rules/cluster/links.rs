@@ -1,0 +1,328 @@
+//! MESH-2, CLUSTER-6: nothing of the mesh travels unauthenticated.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::net::UdpSocket;
+use yuzu_gateway::config::{ClusterTls, Config, ListenerTls, Secret, Service};
+use yuzu_proto::node::v1::{HelloRequest, HelloResponse, NodeIdentity, ProveRequest};
+use yuzu_proto::path;
+use yuzu_tests::certs::{Authority, Directory, Wish};
+use yuzu_tests::raw::{Connection, Options, Request, code};
+
+use super::{Node, OTHER_SECRET, SECRET, config, seed};
+
+const SECRET_FAILED: [(&str, &str); 1] = [("reason", "secret")];
+
+fn with_secret(name: &str, secret: &str) -> Config {
+    let mut config = config(name);
+    config.cluster.secret = Some(Secret::new(secret));
+    config
+}
+
+#[tokio::test]
+async fn mesh_2_a_node_with_another_secret_is_counted_and_never_listed() {
+    let a = Node::start(config("a")).await;
+    let b = Node::join(config("b"), &[&a]).await;
+    let stranger = Node::join(with_secret("s", OTHER_SECRET), &[&a, &b]).await;
+    let forged = [("reason", "forged")];
+    for node in [&a, &b] {
+        node.counts("cluster_datagrams_rejected_total", &forged, 3.0)
+            .await;
+    }
+    a.lists(&["b"]).await;
+    b.lists(&["a"]).await;
+    assert_eq!(stranger.names().await, [""; 0]);
+}
+
+/// A connection to the node listener by hand.
+async fn dial(node: &Node) -> Connection {
+    Connection::open(node.address(), &Options::default())
+        .await
+        .expect("a connection")
+}
+
+fn hello(name: &str) -> HelloRequest {
+    HelloRequest {
+        node: Some(NodeIdentity {
+            name: name.into(),
+            incarnation: 1,
+            instance: vec![1; 16].into(),
+        }),
+        nonce: vec![2; 32].into(),
+        protocol: 1,
+        capabilities: Vec::new(),
+    }
+}
+
+async fn call(
+    connection: &Connection,
+    path: &str,
+    message: &impl Message,
+) -> yuzu_tests::raw::Answer {
+    let message = message.encode_to_vec();
+    let answer = connection.unary(Request::new(path), &message).await;
+    answer.expect("an answer")
+}
+
+#[tokio::test]
+async fn mesh_2_a_connection_that_does_not_know_the_secret_is_refused_and_let_go() {
+    let node = Node::start(config("node")).await;
+    let connection = dial(&node).await;
+    let answer = call(&connection, path::NODE_HELLO, &hello("a")).await;
+    assert_eq!(answer.status.code, code::OK);
+    let told = HelloResponse::decode(answer.message.expect("a message")).expect("a response");
+    assert_eq!(told.node.expect("an identity").name, "node");
+    assert_eq!(told.proof.len(), 32);
+    // What the node proved is of no use to whoever throws it back.
+    let prove = ProveRequest { proof: told.proof };
+    let refused = call(&connection, path::NODE_PROVE, &prove).await;
+    assert_eq!(refused.status.code, code::UNAUTHENTICATED);
+    connection.closed().await;
+    assert_eq!(
+        node.metric("cluster_connect_failures_total", &SECRET_FAILED)
+            .await,
+        1.0
+    );
+    assert_eq!(node.metric("cluster_peers_connected", &[]).await, 0.0);
+    assert_eq!(node.names().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn mesh_2_an_unproven_connection_may_call_nothing_else() {
+    let node = Node::start(config("node")).await;
+    let connection = dial(&node).await;
+    let method = "/yuzu.node.v1.NodeService/WatchAgents";
+    let refused = call(&connection, method, &hello("a")).await;
+    assert_eq!(refused.status.code, code::PERMISSION_DENIED);
+    // Nor what other listeners serve.
+    for method in [path::REGISTER, path::LIST_AGENTS] {
+        let refused = call(&connection, method, &hello("a")).await;
+        assert_eq!(refused.status.code, code::UNIMPLEMENTED);
+    }
+    // A proof without a Hello is none.
+    let prove = ProveRequest::default();
+    let refused = call(&connection, path::NODE_PROVE, &prove).await;
+    assert_eq!(refused.status.code, code::INVALID_ARGUMENT);
+    connection.closed().await;
+}
+
+#[tokio::test]
+async fn mesh_2_a_connection_that_proves_nothing_in_time_is_closed() {
+    let mut silent = config("node");
+    silent.listeners[1].limits.unregistered_timeout = Duration::from_secs(1);
+    let node = Node::start(silent).await;
+    let connection = dial(&node).await;
+    let answer = call(&connection, path::NODE_HELLO, &hello("a")).await;
+    assert_eq!(answer.status.code, code::OK);
+    connection.closed().await;
+    let reason = [("reason", "unregistered")];
+    assert_eq!(node.metric("listener_closed_total", &reason).await, 1.0);
+}
+
+/// Certificates of nodes.
+struct Install {
+    authority: Authority,
+    directory: Directory,
+}
+
+impl Install {
+    fn new(name: &str) -> Self {
+        Self {
+            authority: Authority::new(name),
+            directory: Directory::new(),
+        }
+    }
+
+    fn files(&self, name: &str) -> (PathBuf, PathBuf, PathBuf) {
+        let leaf = self.authority.issue(Wish::host(name));
+        let (certificate, key) = self.directory.write_leaf(name, &leaf);
+        (
+            certificate,
+            key,
+            self.directory.write("ca.pem", &self.authority.pem()),
+        )
+    }
+
+    /// A node whose links are mutual TLS.
+    fn node(&self, name: &str) -> Config {
+        let (cert_file, key_file, ca_file) = self.files(name);
+        let mut config = config(name);
+        config.listeners[1].tls = Some(ListenerTls {
+            cert_file: cert_file.clone(),
+            key_file: key_file.clone(),
+            ca_file: ca_file.clone(),
+            ..ListenerTls::of(&[Service::Node])
+        });
+        config.cluster.tls = ClusterTls {
+            ca_file,
+            cert_file,
+            key_file,
+            server_name: "localhost".into(),
+        };
+        config
+    }
+}
+
+#[tokio::test]
+async fn mesh_2_links_are_mutual_tls_where_it_is_configured() {
+    let install = Install::new("install");
+    let a = Node::start(install.node("a")).await;
+    let b = Node::join(install.node("b"), &[&a]).await;
+    a.lists(&["b"]).await;
+    b.lists(&["a"]).await;
+}
+
+#[tokio::test]
+async fn mesh_2_a_node_with_a_foreign_certificate_is_counted_and_never_listed() {
+    let (install, foreign) = (Install::new("install"), Install::new("foreign"));
+    let m = Node::start(install.node("m")).await;
+    // It knows the secret, and dials m.
+    let a = Node::join(foreign.node("a"), &[&m]).await;
+    // And this one is dialled by m.
+    let z = Node::join(foreign.node("z"), &[&m]).await;
+    let tls = [("reason", "tls")];
+    for dialler in [&a, &m] {
+        dialler
+            .counts("cluster_connect_failures_total", &tls, 2.0)
+            .await;
+    }
+    for node in [&m, &a] {
+        assert!(
+            !node
+                .names()
+                .await
+                .iter()
+                .any(|name| name == "m" || name == "a")
+        );
+    }
+    assert_eq!(m.names().await, [""; 0]);
+    assert_eq!(m.metric("cluster_peers_connected", &[]).await, 0.0);
+    drop(z);
+}
+
+#[tokio::test]
+async fn mesh_2_a_node_without_tls_is_not_let_in_where_it_is_asked_for() {
+    let install = Install::new("install");
+    let z = Node::start(install.node("z")).await;
+    let a = Node::join(config("a"), &[&z]).await;
+    let refused = [("reason", "refused")];
+    a.counts("cluster_connect_failures_total", &refused, 1.0)
+        .await;
+    assert_eq!(z.names().await, [""; 0]);
+    assert_eq!(a.names().await, [""; 0]);
+}
+
+/// Passes datagrams on to a node, and keeps them.
+struct Tap {
+    address: SocketAddr,
+    kept: Arc<Mutex<Vec<Vec<u8>>>>,
+    socket: Arc<UdpSocket>,
+    node: SocketAddr,
+}
+
+impl Tap {
+    async fn before(node: &Node) -> Self {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a socket");
+        let tap = Self {
+            address: socket.local_addr().expect("an address"),
+            kept: Arc::default(),
+            socket: Arc::new(socket),
+            node: node.address(),
+        };
+        let (socket, kept, node) = (Arc::clone(&tap.socket), Arc::clone(&tap.kept), tap.node);
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((len, _)) = socket.recv_from(&mut buffer).await {
+                kept.lock()
+                    .expect("not poisoned")
+                    .push(buffer[..len].to_vec());
+                let _ = socket.send_to(&buffer[..len], node).await;
+            }
+        });
+        tap
+    }
+
+    async fn again(&self) -> usize {
+        let kept = self.kept.lock().expect("not poisoned").clone();
+        for datagram in &kept {
+            self.socket
+                .send_to(datagram, self.node)
+                .await
+                .expect("sent");
+        }
+        kept.len()
+    }
+}
+
+#[tokio::test]
+async fn mesh_2_a_replayed_datagram_is_refused_and_counted() {
+    let a = Node::start(config("a")).await;
+    let tap = Tap::before(&a).await;
+    let mut b = config("b");
+    b.cluster.seed_nodes = vec![seed(tap.address)];
+    let b = Node::start(b).await;
+    let replayed = [("reason", "replayed")];
+    tokio::time::timeout(yuzu_tests::agent::PATIENCE, async {
+        while tap.kept.lock().expect("not poisoned").is_empty() {
+            tokio::time::sleep(super::LOOK).await;
+        }
+    })
+    .await
+    .expect("datagrams");
+    let before = a
+        .metric("cluster_datagrams_rejected_total", &replayed)
+        .await;
+    assert_eq!(before, 0.0);
+    let again = tap.again().await;
+    a.counts("cluster_datagrams_rejected_total", &replayed, again as f64)
+        .await;
+    drop(b);
+}
+
+#[tokio::test]
+async fn cluster_6_neither_the_secret_nor_what_is_said_is_in_a_datagram() {
+    let a = Node::start(config("node-a")).await;
+    let tap = Tap::before(&a).await;
+    let mut b = config("node-b");
+    b.cluster.seed_nodes = vec![seed(tap.address)];
+    let b = Node::start(b).await;
+    b.lists(&["node-a"]).await;
+    let kept = tap.kept.lock().expect("not poisoned").clone();
+    assert!(!kept.is_empty());
+    for text in [SECRET, "node-a", "node-b", "yuzu.node.v1"] {
+        let text = text.as_bytes();
+        let shown = |datagram: &Vec<u8>| datagram.windows(text.len()).any(|part| part == text);
+        assert!(!kept.iter().any(shown));
+    }
+}
+
+#[tokio::test]
+async fn mesh_2_a_node_that_claims_the_name_of_another_is_refused_and_counted() {
+    let z = Node::start(config("z")).await;
+    let a = Node::join(config("a"), &[&z]).await;
+    z.lists(&["a"]).await;
+    let known = z.listed().await;
+    // It knows the secret.
+    let claimant = Node::join(config("a"), &[&z]).await;
+    let left = tokio::time::timeout(yuzu_tests::agent::PATIENCE, async {
+        while claimant.page().await["state"] == "joined" {
+            tokio::time::sleep(super::LOOK).await;
+        }
+    });
+    left.await.expect("it finds the name taken");
+    // By whichever of them it came to first.
+    let taken = [("reason", "name_taken")];
+    let mut refused = 0.0;
+    for node in [&a, &z] {
+        refused += node.metric("cluster_connect_failures_total", &taken).await;
+    }
+    assert!(refused >= 1.0);
+    assert_eq!(z.listed().await, known);
+    a.lists(&["z"]).await;
+}
