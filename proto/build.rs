@@ -5,16 +5,17 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "yuzu/common/v1/common.proto",
     "yuzu/agent/v1/agent.proto",
     "yuzu/gateway/v1/gateway.proto",
     "yuzu/server/v1/management.proto",
+    "yuzu/node/v1/agents.proto",
     "yuzu/node/v1/node.proto",
 ];
 
 /// Messages that hold what LOG-3 forbids to print; `src/redact.rs` writes their `Debug`.
-const REDACTED: [&str; 12] = [
+const REDACTED: [&str; 13] = [
     ".yuzu.common.v1.ErrorDetail",
     ".yuzu.agent.v1.RegisterRequest",
     ".yuzu.agent.v1.RegisterResponse",
@@ -27,6 +28,7 @@ const REDACTED: [&str; 12] = [
     ".yuzu.gateway.v1.StreamStatusNotification",
     ".yuzu.server.v1.AgentConnected",
     ".yuzu.server.v1.QueryInventoryResponse",
+    ".yuzu.node.v1.AgentRow",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -96,6 +96,8 @@ pub mod path {
     pub const NODE_HELLO: &str = "/yuzu.node.v1.NodeService/Hello";
     /// `NodeService.Prove`.
     pub const NODE_PROVE: &str = "/yuzu.node.v1.NodeService/Prove";
+    /// `NodeService.ShareAgents`.
+    pub const NODE_SHARE_AGENTS: &str = "/yuzu.node.v1.NodeService/ShareAgents";
 }
 
 /// Metadata key of the session an agent attaches to, and of the session a replay presents.

@@ -19,6 +19,7 @@ use crate::gateway::v1::{
     BatchHeartbeatRequest, BatchHeartbeatResponse, StreamStatusNotification,
     stream_status_notification,
 };
+use crate::node::v1::AgentRow;
 use crate::server::v1::{AgentConnected, QueryInventoryResponse};
 
 macro_rules! redacted {
@@ -44,6 +45,7 @@ redacted!(
     StreamStatusNotification,
     AgentConnected,
     QueryInventoryResponse,
+    AgentRow,
 );
 
 /// The build script's list takes the `Debug` of enums inside a listed message away with it.

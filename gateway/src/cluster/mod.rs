@@ -4,6 +4,8 @@
 //! tells it of seeds and dials peers. A node without a listener for nodes has none of this. Must
 //! never make this node unready, nor know what links are used for.
 
+pub(crate) mod adjacency;
+mod hash;
 mod link;
 mod members;
 mod seal;
@@ -27,12 +29,14 @@ use crate::config::{self, Config, Endpoint};
 use crate::observe::http::Reply;
 use crate::observe::log::safe_text;
 use crate::observe::metrics::Metrics;
+use crate::session::{Events, Registry};
 use crate::supervise::{Kept, NodeSupervisor, keep_running};
-use link::Mesh;
+pub(crate) use adjacency::Sharing;
 use link::dial::{Dialler, Target};
 use link::failure::Failure;
 use link::handshake::{Identity, PROTOCOL};
 pub(crate) use link::service::NodeService;
+use link::{LinkUser, Mesh};
 use members::engine;
 use members::gossip::{SealedTransport, unix_ms};
 use members::labels::{self, Labels};
@@ -54,6 +58,7 @@ pub(crate) struct Cluster {
 struct Parts {
     mesh: Arc<Mesh>,
     dialler: Dialler,
+    sharing: Arc<Sharing>,
     config: config::Cluster,
     node: config::Node,
     transport: SealedTransport,
@@ -67,8 +72,7 @@ struct Parts {
     draining: AtomicBool,
     /// Rung when a label has changed that must not wait.
     relabel: Notify,
-    /// Agents connected.
-    sessions: Box<dyn Fn() -> usize + Send + Sync>,
+    registry: Arc<Registry>,
     metrics: Arc<Metrics>,
     labelled: Mutex<HashSet<Arc<str>>>,
 }
@@ -84,8 +88,7 @@ pub(crate) fn bind_gossip(listener: SocketAddr) -> io::Result<std::net::UdpSocke
 }
 
 impl Cluster {
-    /// Prepares the node's part; nothing is sent until [`Self::start`]. `sessions` is how many agents
-    /// are connected.
+    /// Prepares the node's part, before the first agent comes; nothing is sent until [`Self::start`].
     ///
     /// # Errors
     /// When the socket can't be served.
@@ -94,7 +97,8 @@ impl Cluster {
         secret: &config::Secret,
         gossip: std::net::UdpSocket,
         metrics: &Arc<Metrics>,
-        sessions: impl Fn() -> usize + Send + Sync + 'static,
+        registry: &Arc<Registry>,
+        events: &Arc<Events>,
     ) -> io::Result<Self> {
         let own = Identity {
             name: config.node.name.as_str().into(),
@@ -106,15 +110,19 @@ impl Cluster {
         let socket = UdpSocket::from_std(gossip)?;
         let transport = SealedTransport::new(socket, keys.clone(), Arc::clone(metrics));
         let mesh = Mesh::new(own, keys, Arc::clone(metrics));
+        let sharing = Sharing::new(registry, events, metrics);
+        let user = Arc::clone(&sharing) as Arc<dyn LinkUser>;
         let dialler = Dialler {
             mesh: Arc::clone(&mesh),
             tls: config.cluster.tls.clone(),
             patience: config.cluster.dead_after,
+            user: Arc::clone(&user),
         };
-        let service = Arc::new(NodeService::new(Arc::clone(&mesh)));
+        let service = Arc::new(NodeService::new(Arc::clone(&mesh), user));
         let parts = Parts {
             mesh,
             dialler,
+            sharing,
             config: config.cluster.clone(),
             node: config.node.clone(),
             transport,
@@ -124,7 +132,7 @@ impl Cluster {
             told: OnceLock::new(),
             draining: AtomicBool::new(false),
             relabel: Notify::new(),
-            sessions: Box::new(sessions),
+            registry: Arc::clone(registry),
             metrics: Arc::clone(metrics),
             labelled: Mutex::default(),
         };
@@ -140,12 +148,19 @@ impl Cluster {
         Arc::clone(&self.service)
     }
 
+    /// Who holds which agent.
+    pub(crate) fn sharing(&self) -> Arc<Sharing> {
+        Arc::clone(&self.parts.sharing)
+    }
+
     /// Joins.
     pub(crate) fn start(&self) {
         let (seeking, joining) = (Arc::clone(&self.parts), Arc::clone(&self.parts));
         let seeker = keep_running("cluster seeds", move || seek(Arc::clone(&seeking)));
         let member = keep_running("cluster membership", move || join(Arc::clone(&joining)));
-        *self.tasks() = vec![Arc::new(seeker), Arc::new(member)];
+        let sharing = Arc::clone(&self.parts.sharing);
+        let gauges = keep_running("adjacency gauges", move || Arc::clone(&sharing).measure());
+        *self.tasks() = [seeker, member, gauges].map(Arc::new).into();
     }
 
     fn tasks(&self) -> MutexGuard<'_, Vec<Arc<Kept>>> {
@@ -210,6 +225,7 @@ async fn join(parts: Arc<Parts>) {
             () = parts.mesh.leaving() => {}
         }
         let changes = parts.view().clear();
+        parts.sharing.keep_only(|_, _| false);
         parts.tell(changes);
     }
     std::future::pending().await
@@ -326,7 +342,7 @@ impl Parts {
                 .map(ToString::to_string)
                 .collect(),
             peer: Some(told.map_or_else(|| address.to_string(), |told| told.to_string())),
-            sessions: (self.sessions)() as u64,
+            sessions: self.registry.len() as u64,
         }
     }
 
@@ -345,7 +361,14 @@ impl Parts {
     /// Follows which nodes are linked.
     fn settle(&self) {
         let linked = self.mesh.linked();
-        let changes = self.view().settle(&linked);
+        let changes = {
+            let mut view = self.view();
+            // Rows of a node outlive its link as long as it is heard of.
+            self.sharing.keep_only(|name, incarnation| {
+                linked.get(name) == Some(&incarnation) || view.hears(name, incarnation)
+            });
+            view.settle(&linked)
+        };
         self.tell(changes);
     }
 

@@ -28,7 +28,7 @@ impl Parts {
             "visibility": "public",
             "draining": self.draining.load(Ordering::Relaxed),
             "advertise": self.node.advertise.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "sessions": (self.sessions)(),
+            "sessions": self.registry.len(),
         }));
         let state = match self.mesh.has_left() {
             true => "left: the name belongs to an older node",

@@ -140,7 +140,7 @@ impl Gateway {
             supervisor: supervisor.clone(),
         };
         let cluster = gossip
-            .map(|socket| part_of_cluster(&config, socket, &metrics, &registry))
+            .map(|socket| part_of_cluster(&config, socket, &owners))
             .transpose()?;
         let parts = ServedParts {
             owners: &owners,
@@ -324,13 +324,18 @@ fn bind_gossip(
 fn part_of_cluster(
     config: &Config,
     socket: std::net::UdpSocket,
-    metrics: &Arc<Metrics>,
-    registry: &Arc<Registry>,
+    owners: &OwnerContext,
 ) -> Result<Cluster, StartError> {
-    let held = Arc::clone(registry);
     let secret = config.cluster.secret.as_ref().ok_or(StartError::NoSecret)?;
-    let cluster = Cluster::new(config, secret, socket, metrics, move || held.len());
-    Ok(cluster?)
+    let OwnerContext {
+        registry,
+        events,
+        metrics,
+        ..
+    } = owners;
+    Ok(Cluster::new(
+        config, secret, socket, metrics, registry, events,
+    )?)
 }
 
 fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
@@ -366,6 +371,7 @@ fn serve(
         Arc::clone(&owners.registry),
         Arc::clone(router),
         Arc::clone(&owners.events),
+        cluster.map(Cluster::sharing),
         config.node.name.clone(),
     ));
     bound

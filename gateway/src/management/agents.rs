@@ -31,23 +31,51 @@ impl ManagementService {
         Ok(answer(&page, connection))
     }
 
-    pub(super) fn get_agent(
+    /// Of this node's sessions, else of those that other nodes hold (ADJ-5).
+    pub(super) async fn get_agent(
         &self,
         message: Bytes,
         connection: &Arc<Connection>,
     ) -> Result<Response, Status> {
         let request: GetAgentRequest = decode(message)?;
-        let session = self.registry.route(&request.agent_id);
-        let session = session.ok_or_else(|| Status::not_found("no such agent is connected"))?;
-        let plugins = session.registration.plugins.iter();
-        let plugins = plugins
-            .map(|name| PluginInfo {
-                name: name.to_string(),
-                ..PluginInfo::default()
-            })
-            .collect();
-        let summary = Some(summary(&session));
-        Ok(answer(&GetAgentResponse { summary, plugins }, connection))
+        let found = match self.registry.route(&request.agent_id) {
+            Some(session) => Some(described(&session)),
+            None => self.described_elsewhere(&request.agent_id).await,
+        };
+        let found = found.ok_or_else(|| Status::not_found("no such agent is connected"))?;
+        Ok(answer(&found, connection))
+    }
+
+    async fn described_elsewhere(&self, agent_id: &str) -> Option<GetAgentResponse> {
+        let description = self.sharing.as_ref()?.describe(agent_id).await?;
+        Some(GetAgentResponse {
+            summary: Some(AgentSummary {
+                agent_id: agent_id.to_owned(),
+                hostname: description.hostname,
+                platform: None,
+                agent_version: String::new(),
+                online: true,
+                last_seen: Some(Timestamp {
+                    millis_epoch: description.connected_at_ms,
+                }),
+            }),
+            plugins: description.plugins.into_iter().map(plugin).collect(),
+        })
+    }
+}
+
+fn described(session: &Session) -> GetAgentResponse {
+    let plugins = session.registration.plugins.iter();
+    GetAgentResponse {
+        summary: Some(summary(session)),
+        plugins: plugins.map(|name| plugin(name.to_string())).collect(),
+    }
+}
+
+fn plugin(name: String) -> PluginInfo {
+    PluginInfo {
+        name,
+        ..PluginInfo::default()
     }
 }
 

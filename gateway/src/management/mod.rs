@@ -17,6 +17,7 @@ use prost::Message;
 use tonic::Status;
 use yuzu_proto::path;
 
+use crate::cluster::Sharing;
 use crate::command::Router;
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
@@ -33,6 +34,8 @@ pub(crate) struct ManagementService {
     registry: Arc<Registry>,
     router: Arc<Router>,
     events: Arc<Events>,
+    /// Of the agents of other nodes; absent outside of a cluster.
+    sharing: Option<Arc<Sharing>>,
     node: String,
 }
 
@@ -41,12 +44,14 @@ impl ManagementService {
         registry: Arc<Registry>,
         router: Arc<Router>,
         events: Arc<Events>,
+        sharing: Option<Arc<Sharing>>,
         node: String,
     ) -> Self {
         Self {
             registry,
             router,
             events,
+            sharing,
             node,
         }
     }
@@ -75,7 +80,7 @@ impl ManagementService {
         let answered = match path.as_str() {
             path::SEND_COMMAND => self.send_command(message, connection).await,
             path::LIST_AGENTS => self.list_agents(message, connection),
-            path::GET_AGENT => self.get_agent(message, connection),
+            path::GET_AGENT => self.get_agent(message, connection).await,
             path::WATCH_EVENTS => self.watch_events(message, connection),
             _ => self.query_inventory(message, connection),
         };

@@ -350,6 +350,15 @@ families! {
     /// Other gateways that came or went (at most 256 nodes, then other)
     cluster_events_total: IntCounterVec = counters(&["event", "node"], &[]);
 
+    /// Agents of other gateways that this one knows to be there, of all of them together
+    adjacency_agents: IntGaugeVec = gauges("node", &["all"]);
+    /// Shards of agents that this gateway asked another for again, having noticed a difference
+    adjacency_resync_total: IntCounter = counter();
+    /// Messages of other gateways with agents for which this one has no room
+    adjacency_full_total: IntCounter = counter();
+    /// Age of the oldest change to this gateway's agents that another gateway has not confirmed
+    adjacency_lag_ms: IntGauge = gauge();
+
     /// Reloads of the configuration that took effect
     config_generation: IntGauge = gauge();
     /// 1 while the last reload of the configuration was refused

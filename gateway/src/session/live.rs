@@ -16,9 +16,10 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::clock::unix_ms;
+use super::epoch::Epoch;
 use super::mailbox::{Mailbox, MailboxLimits, NotDispatched};
 use super::replies::Waiter;
-use super::table::{Epoch, Registration};
+use super::table::Registration;
 use crate::edge::ConnectionKey;
 
 /// What an owner is asked for.

@@ -6,13 +6,16 @@
 //! while something is sent.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use tokio::time::Instant;
 
 use super::admission::Refusal;
+use super::clock::unix_ms;
+use super::epoch::Epoch;
 use super::live::Session;
 use super::table::{
     CapReached, Registration, Reservation, Subscribed, Superseded, Table, TableLimits, TakeRefused,
@@ -83,6 +86,16 @@ impl Sharded {
     }
 }
 
+/// Follows the sessions that commands go to. Called under the table's lock, in the order of the
+/// changes: an implementation must not wait.
+pub(crate) trait Follower: fmt::Debug + Send + Sync {
+    /// The session has its agent now, in the place of an older one if there was one.
+    fn came(&self, session: &Session);
+
+    /// The session ended, and none took its place.
+    fn went(&self, session: &Session);
+}
+
 /// All sessions of this node.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -91,6 +104,8 @@ pub(crate) struct Registry {
     by_session: Sharded,
     /// Live rows, for who only wants the number.
     live: AtomicUsize,
+    /// Absent on a node that tells nobody.
+    follower: OnceLock<Arc<dyn Follower>>,
 }
 
 /// A reserved slot, given back when dropped without a commit.
@@ -135,7 +150,19 @@ impl Registry {
             by_agent: Sharded::new(),
             by_session: Sharded::new(),
             live: AtomicUsize::new(0),
+            follower: OnceLock::new(),
         }
+    }
+
+    /// Has one follow every session from now on. Before the first one comes, and once.
+    pub(crate) fn followed_by(&self, follower: Arc<dyn Follower>) {
+        let first = self.follower.set(follower);
+        debug_assert!(first.is_ok());
+    }
+
+    /// Another node gave this epoch out (ADJ-3).
+    pub(crate) fn heard_of(&self, epoch: Epoch) {
+        self.table().heard_of(epoch);
     }
 
     /// Puts other limits in force, for registrations that come from now on.
@@ -178,13 +205,16 @@ impl Registry {
             Arc::new(session)
         };
         let Subscribed { value, superseded } =
-            table.subscribe(session_id, connection, Instant::now(), build)?;
+            table.subscribe(session_id, connection, Instant::now(), unix_ms(), build)?;
         if let Some(old) = superseded {
             self.by_session.remove(&old.session_id, &old);
         }
         self.by_agent.insert(value.agent_id(), &value);
         self.by_session.insert(&value.session_id, &value);
         self.live.store(table.len(), Ordering::Relaxed);
+        if let Some(follower) = self.follower.get() {
+            follower.came(&value);
+        }
         Ok(value)
     }
 
@@ -200,6 +230,9 @@ impl Registry {
             self.by_agent.remove(session.agent_id(), session);
             self.by_session.remove(&session.session_id, session);
             self.live.store(table.len(), Ordering::Relaxed);
+            if let Some(follower) = self.follower.get() {
+                follower.went(session);
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::admission::Refusal;
+use super::epoch::{Epoch, EpochClock};
 use crate::edge::ConnectionKey;
 
 /// A reservation or a pending row is valid for this long (REG-8, REG-16).
@@ -72,11 +73,6 @@ pub(crate) enum TakeRefused {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Reservation(u64);
 
-/// Tells one live row from every other of this process, also from one with the same session id. A
-/// later row has a larger one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Epoch(u64);
-
 /// A Subscribe that was let in.
 #[derive(Debug)]
 pub(crate) struct Subscribed<L> {
@@ -126,8 +122,9 @@ impl ConnectionRows {
 #[derive(Debug)]
 pub(crate) struct Table<L> {
     limits: TableLimits,
-    /// Of stamps, commits and epochs alike.
+    /// Of stamps and commits alike.
     last_number: u64,
+    epochs: EpochClock,
     /// All lifetimes are equal, so the order of the stamps is that of their ends.
     reserved: BTreeMap<Reservation, Reserved>,
     /// By session id.
@@ -148,6 +145,7 @@ impl<L: Clone> Table<L> {
         Self {
             limits,
             last_number: 0,
+            epochs: EpochClock::default(),
             reserved: BTreeMap::new(),
             pending: HashMap::new(),
             pending_of: BTreeMap::new(),
@@ -161,6 +159,11 @@ impl<L: Clone> Table<L> {
     /// Puts other limits in force. No row is taken back.
     pub(crate) fn limit(&mut self, limits: TableLimits) {
         self.limits = limits;
+    }
+
+    /// Another node gave this epoch out: those of this node go on from it (ADJ-3).
+    pub(crate) fn heard_of(&mut self, epoch: Epoch) {
+        self.epochs.heard_of(epoch);
     }
 
     fn number(&mut self) -> u64 {
@@ -300,12 +303,14 @@ impl<L: Clone> Table<L> {
 
     /// Puts a live row in the place of the pending one, in one step: the slot is never free in
     /// between (SUB-2 to SUB-5). Exactly one of several callers gets it; the agent's older row
-    /// loses its place (SUB-8). The lifetime of the pending row is not looked at (SUB-4).
+    /// loses its place (SUB-8). The lifetime of the pending row is not looked at (SUB-4). `unix_ms`
+    /// is the wall clock, for the epoch.
     pub(crate) fn subscribe(
         &mut self,
         session_id: &str,
         connection: ConnectionKey,
         now: Instant,
+        unix_ms: i64,
         build: impl FnOnce(Registration, Epoch) -> L,
     ) -> Result<Subscribed<L>, TakeRefused> {
         let Some(row) = self.pending.get(session_id) else {
@@ -317,7 +322,7 @@ impl<L: Clone> Table<L> {
         }
         let registration = self.remove_pending(session_id);
         let registration = registration.ok_or(TakeRefused::NotPending)?;
-        let epoch = Epoch(self.number());
+        let epoch = self.epochs.next(unix_ms);
         let value = build(registration, epoch);
         let row = Live {
             epoch,

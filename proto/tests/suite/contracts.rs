@@ -112,6 +112,7 @@ fn field_value(field: &FieldDescriptorProto, depth: u32) -> BoxedStrategy<Value>
         Type::Int32 | Type::Int64 | Type::Uint32 | Type::Uint64 => {
             varint(prop_oneof![0..300_u64, any::<u64>()].boxed())
         }
+        Type::Fixed64 => any::<u64>().prop_map(Value::Fixed64).boxed(),
         Type::Enum | Type::Bool => varint(prop_oneof![0..6_u64, any::<u64>()].boxed()),
         Type::Message if depth == 0 => Just(Value::Bytes(Vec::new())).boxed(),
         Type::Message => fields_to_depth(field.type_name(), depth - 1)
@@ -167,7 +168,9 @@ types! {
     server: ListAgentsRequest AgentSummary ListAgentsResponse GetAgentRequest GetAgentResponse
         SendCommandRequest SendCommandResponse WatchEventsRequest AgentEvent AgentConnected
         AgentDisconnected AgentPluginLoaded QueryInventoryRequest QueryInventoryResponse;
-    node: NodeIdentity HelloRequest HelloResponse ProveRequest ProveResponse;
+    node: NodeIdentity HelloRequest HelloResponse ProveRequest ProveResponse AgentsFrame AgentsStart
+        AgentChanges AgentChange AgentRow AgentRows AgentDigests AgentsApplied AgentQuestion
+        AgentDescription;
 }
 
 /// A message type and the fields of a random message of it.

@@ -1,5 +1,6 @@
 //! Several nodes: MESH and CLUSTER.
 
+mod adjacency;
 mod links;
 mod members;
 

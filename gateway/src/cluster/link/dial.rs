@@ -26,7 +26,7 @@ use yuzu_proto::path;
 use super::failure::Failure;
 use super::handshake::{Binding, Dialling, Identity};
 use super::table::Side;
-use super::{Closer, Mesh, unary};
+use super::{Closer, LinkUser, Mesh, unary};
 use crate::cluster::secret::random;
 use crate::config::{ClusterTls, Endpoint};
 use crate::pki::{self, Credentials, Snapshot};
@@ -54,9 +54,12 @@ pub(crate) struct Dialler {
     pub(crate) tls: ClusterTls,
     /// A peer that answers no PING for this long is gone.
     pub(crate) patience: Duration,
+    /// What links are made for.
+    pub(crate) user: Arc<dyn LinkUser>,
 }
 
-type Calls = http2::SendRequest<tonic::body::Body>;
+/// Where calls to a peer begin.
+pub(crate) type Calls = http2::SendRequest<tonic::body::Body>;
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A proven peer, its connection and what moves the frames of it.
 type Connected = (Identity, Calls, Driver);
@@ -74,15 +77,15 @@ impl Dialler {
         let (closer, mut closed) = watch::channel(());
         let link = self
             .mesh
-            .admit(peer, Side::Dialler, Closer::Dialler(closer));
+            .admit(peer.clone(), Side::Dialler, Closer::Dialler(closer));
         match link {
             Ok(_link) => {
                 tokio::select! {
                     () = driver => {}
                     // The closer was dropped.
                     _ = closed.changed() => {}
+                    () = Arc::clone(&self.user).dialled(peer, calls) => {}
                 }
-                drop(calls);
             }
             Err(failure) => self.mesh.failed(failure, &target.name),
         }

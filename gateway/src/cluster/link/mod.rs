@@ -12,18 +12,42 @@ pub(super) mod table;
 pub(super) mod unary;
 
 use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use http::Request;
+use hyper::body::Incoming;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info};
 
 use super::secret::Keys;
+use crate::edge::Response;
 use crate::edge::connection::{Connection, Signal};
 use crate::observe::log::{limit, limited, safe_text};
 use crate::observe::metrics::Metrics;
-use failure::Failure;
+pub(super) use dial::Calls;
+pub(super) use failure::Failure;
 use handshake::Identity;
 use table::{LinkId, Links, Side};
+
+/// What a link is used for once both sides have proven the secret.
+pub(crate) trait LinkUser: fmt::Debug + Send + Sync {
+    /// Uses a link that this node dialled; dropped when the link ends.
+    fn dialled(
+        self: Arc<Self>,
+        peer: Identity,
+        calls: Calls,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// Answers a call over a link that the peer dialled; `None` for a method that it lacks.
+    fn called(
+        self: Arc<Self>,
+        peer: &Identity,
+        request: Request<Incoming>,
+        connection: &Arc<Connection>,
+    ) -> Option<Response>;
+}
 
 /// What all links of a node share.
 #[derive(Debug)]

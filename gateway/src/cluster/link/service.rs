@@ -16,9 +16,9 @@ use yuzu_proto::node::v1::{HelloRequest, ProveRequest, ProveResponse};
 use yuzu_proto::path;
 
 use super::failure::Failure;
-use super::handshake::{Binding, Dialled};
+use super::handshake::{Binding, Dialled, Identity};
 use super::table::Side;
-use super::{Closer, Linked, Mesh};
+use super::{Closer, LinkUser, Linked, Mesh};
 use crate::cluster::secret::random;
 use crate::edge::connection::{Connection, Signal};
 use crate::edge::tls::Transport;
@@ -28,6 +28,7 @@ use crate::edge::{ConnectionKey, Response, grpc};
 #[derive(Debug)]
 pub(crate) struct NodeService {
     mesh: Arc<Mesh>,
+    user: Arc<dyn LinkUser>,
     connections: Mutex<HashMap<ConnectionKey, Stage>>,
 }
 
@@ -39,15 +40,16 @@ enum Stage {
     /// Its Hello was answered.
     Greeted(Box<Dialled>),
     /// It is the link of a peer.
-    Linked(#[expect(dead_code, reason = "it acts by being dropped")] Linked),
+    Linked(Linked),
     /// It failed, or is failing.
     Refused,
 }
 
 impl NodeService {
-    pub(crate) fn new(mesh: Arc<Mesh>) -> Self {
+    pub(crate) fn new(mesh: Arc<Mesh>, user: Arc<dyn LinkUser>) -> Self {
         Self {
             mesh,
+            user,
             connections: Mutex::default(),
         }
     }
@@ -73,7 +75,15 @@ impl NodeService {
 
     /// Whether its peer has proven the secret.
     pub(crate) fn is_linked(&self, key: ConnectionKey) -> bool {
-        matches!(self.connections().get(&key), Some(Stage::Linked(_)))
+        self.peer_of(key).is_some()
+    }
+
+    /// The peer, once it has proven the secret.
+    fn peer_of(&self, key: ConnectionKey) -> Option<Identity> {
+        match self.connections().get(&key) {
+            Some(Stage::Linked(link)) => Some(link.peer.clone()),
+            _ => None,
+        }
     }
 
     /// Answers a call of this service; `None` for a method that it lacks.
@@ -85,9 +95,9 @@ impl NodeService {
         let method = request.uri().path().to_owned();
         if method != path::NODE_HELLO && method != path::NODE_PROVE {
             let unproven = "prove the secret of the cluster first";
-            return match self.is_linked(connection.key()) {
-                true => None,
-                false => Some(grpc::refuse(Status::permission_denied(unproven))),
+            return match self.peer_of(connection.key()) {
+                Some(peer) => Arc::clone(&self.user).called(&peer, request, connection),
+                None => Some(grpc::refuse(Status::permission_denied(unproven))),
             };
         }
         let message = match grpc::read_unary(request.into_body(), connection).await {

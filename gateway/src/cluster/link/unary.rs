@@ -28,15 +28,7 @@ pub(super) async fn call<A: Message + Default>(
     message: &impl Message,
 ) -> Result<A, Failure> {
     let body = Full::new(grpc::frame(&message.encode_to_vec()));
-    let mut request = Request::new(tonic::body::Body::new(body));
-    *request.method_mut() = http::Method::POST;
-    *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = format!("http://node{path}")
-        .parse()
-        .map_err(|_| Failure::Protocol)?;
-    let headers = request.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(TE, HeaderValue::from_static("trailers"));
+    let request = request(path, tonic::body::Body::new(body))?;
     let answer = calls
         .send_request(request)
         .await
@@ -49,7 +41,25 @@ pub(super) async fn call<A: Message + Default>(
     decode(body.to_bytes())
 }
 
-fn judge(headers: &HeaderMap) -> Result<(), Failure> {
+/// The request of a call with this body, whichever kind the call is.
+pub(in crate::cluster) fn request(
+    path: &'static str,
+    body: tonic::body::Body,
+) -> Result<Request<tonic::body::Body>, Failure> {
+    let mut request = Request::new(body);
+    *request.method_mut() = http::Method::POST;
+    *request.version_mut() = Version::HTTP_2;
+    *request.uri_mut() = format!("http://node{path}")
+        .parse()
+        .map_err(|_| Failure::Protocol)?;
+    let headers = request.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    Ok(request)
+}
+
+/// What the headers or the trailers of an answer say.
+pub(in crate::cluster) fn judge(headers: &HeaderMap) -> Result<(), Failure> {
     match Status::from_header_map(headers) {
         Some(status) if status.code() != Code::Ok => Err(Failure::told(&status)),
         _ => Ok(()),

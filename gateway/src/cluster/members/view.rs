@@ -128,6 +128,12 @@ impl View {
             .collect()
     }
 
+    /// Whether the engine believes in this life of a node.
+    pub(crate) fn hears(&self, name: &str, incarnation: u64) -> bool {
+        let heard = self.heard.get(name);
+        heard.is_some_and(|member| member.incarnation == incarnation)
+    }
+
     /// Nobody is there.
     pub(crate) fn clear(&mut self) -> Vec<Change> {
         self.heard.clear();

@@ -262,9 +262,9 @@ impl Pair {
     fn subscribe(&mut self, session: usize, connection: usize) {
         let session = self.sessions.saturating_sub(1 + session % 8);
         let key = self.model.keys[connection];
-        let subscribed = self
-            .table
-            .subscribe(&session_id(session), key, self.now, |_, epoch| epoch);
+        let subscribed =
+            self.table
+                .subscribe(&session_id(session), key, self.now, 0, |_, epoch| epoch);
         let rows = &self.model.pending;
         let Some(place) = rows.iter().position(|row| row.session == session) else {
             assert_eq!(subscribed.unwrap_err(), TakeRefused::NotPending);

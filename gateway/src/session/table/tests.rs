@@ -66,7 +66,9 @@ impl Bench {
 
     fn subscribe(&mut self, session: &str) -> Result<Subscribed<u64>, TakeRefused> {
         self.table
-            .subscribe(session, self.connection, self.now, |_, epoch| epoch.0)
+            .subscribe(session, self.connection, self.now, 0, |_, epoch| {
+                epoch.number()
+            })
     }
 
     /// Connects `agent` on a connection of its own.
@@ -77,7 +79,8 @@ impl Bench {
     }
 
     fn end(&mut self, agent: &str, epoch: u64) -> bool {
-        self.table.end(&id(agent), Epoch(epoch))
+        self.table
+            .end(&id(agent), Epoch::from_number(epoch).unwrap())
     }
 
     fn admit(&self, session: &str) -> Result<(), Refusal> {
@@ -428,9 +431,9 @@ fn a_session_id_handed_out_twice_belongs_to_the_later_registration() {
     assert_eq!(b.table.pending.len(), 1);
     let taken = b
         .table
-        .subscribe("s", b.connection, b.now, |registration, epoch| {
+        .subscribe("s", b.connection, b.now, 0, |registration, epoch| {
             assert_eq!(&*registration.agent_id, "second");
-            epoch.0
+            epoch.number()
         });
     assert!(taken.is_ok());
 }

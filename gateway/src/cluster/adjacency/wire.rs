@@ -1,0 +1,94 @@
+//! Frames of agents on the wire, in either direction (ADJ-1).
+//!
+//! Responsible for framing, for the limit on a frame, and for a sending half that holds one frame
+//! and waits while the peer reads nothing. Must never know what a frame says.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use prost::Message;
+use tokio::sync::mpsc;
+use tonic::Status;
+use yuzu_proto::node::v1::AgentsFrame;
+use yuzu_proto::node::v1::agents_frame::Kind;
+
+use crate::edge::connection::Connection;
+use crate::edge::deframe::Deframer;
+use crate::edge::grpc;
+
+/// A frame is some 256 KiB of texts and a row beyond, with at most 1,024 rows around them.
+const MAX_FRAME: usize = 512 << 10;
+
+/// What a peer sends.
+pub(super) struct Frames {
+    body: Incoming,
+    deframer: Deframer,
+}
+
+impl Frames {
+    pub(super) fn of(body: Incoming) -> Self {
+        Self {
+            body,
+            deframer: Deframer::new(MAX_FRAME),
+        }
+    }
+
+    /// The next frame; `None`: the stream is over, or what came is none. May be dropped and called
+    /// again.
+    pub(super) async fn next(&mut self) -> Option<Kind> {
+        loop {
+            if let Some(message) = self.deframer.next().ok()? {
+                return AgentsFrame::decode(message).ok()?.kind;
+            }
+            let piece = self.body.frame().await?.ok()?;
+            // Trailers end the stream.
+            self.deframer.push(piece.into_data().ok()?);
+        }
+    }
+}
+
+/// A frame with its prefix.
+pub(super) fn encode(kind: Kind) -> Bytes {
+    let frame = AgentsFrame { kind: Some(kind) };
+    grpc::frame(&frame.encode_to_vec())
+}
+
+/// The sending half, and the body that it fills.
+pub(super) fn pipe(connection: Option<Arc<Connection>>) -> (mpsc::Sender<Bytes>, Sending) {
+    let (sender, frames) = mpsc::channel(1);
+    (sender, Sending { frames, connection })
+}
+
+/// The body of a stream to a peer; it ends when the other half is dropped.
+pub(super) struct Sending {
+    frames: mpsc::Receiver<Bytes>,
+    /// Of a peer that dialled: it notices when nothing is taken.
+    connection: Option<Arc<Connection>>,
+}
+
+impl Body for Sending {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some(frame) = ready!(self.frames.poll_recv(cx)) else {
+            // An answer ends with its status, a request does not.
+            let answered = self.connection.take();
+            let end = answered.map(|_| Ok(Frame::trailers(grpc::ok_trailers())));
+            return Poll::Ready(end);
+        };
+        let frame = match &self.connection {
+            Some(connection) => connection.watch(frame),
+            None => frame,
+        };
+        Poll::Ready(Some(Ok(Frame::data(frame))))
+    }
+}

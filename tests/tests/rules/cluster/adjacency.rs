@@ -1,0 +1,199 @@
+//! ADJ-1 to ADJ-5, MESH-5: who holds which agent.
+
+use tonic::Code;
+use tonic::transport::Channel;
+use yuzu_gateway::config::{Config, Listener};
+use yuzu_proto::server::v1::agent_event::Event as Change;
+use yuzu_proto::server::v1::management_service_client::ManagementServiceClient;
+use yuzu_proto::server::v1::{AgentEvent, GetAgentRequest, GetAgentResponse, WatchEventsRequest};
+use yuzu_server_stub::{StubConfig, StubServer};
+use yuzu_tests::agent::{Agent, PATIENCE};
+use yuzu_tests::fleet::{Fleet, Options};
+
+use super::{LOOK, Node, config, seed};
+
+const OF_PEERS: [(&str, &str); 1] = [("node", "all")];
+
+async fn server() -> StubServer {
+    let server = StubServer::start(StubConfig::default()).await;
+    server.expect("the server stub starts")
+}
+
+/// A node with a server and a management port.
+fn served(name: &str, server: &StubServer) -> Config {
+    let mut config = config(name);
+    let management = Listener::management(config.listeners[0].address);
+    config.listeners.push(management);
+    config.upstream.endpoints = vec![seed(server.addr())];
+    config
+}
+
+async fn attach(node: &Node, id: &str) -> Agent {
+    let address = node.gateway.agent_address().expect("an agent listener");
+    Agent::attach(address, id).await.expect("an agent")
+}
+
+async fn manage(node: &Node) -> ManagementServiceClient<Channel> {
+    let address = node.gateway.management_address().expect("a listener");
+    let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address");
+    ManagementServiceClient::new(endpoint.connect().await.expect("a connection"))
+}
+
+async fn get(
+    client: &mut ManagementServiceClient<Channel>,
+    id: &str,
+) -> Result<GetAgentResponse, Code> {
+    let ask = GetAgentRequest {
+        agent_id: id.to_owned(),
+    };
+    let answer = client.get_agent(ask).await;
+    answer
+        .map(tonic::Response::into_inner)
+        .map_err(|status| status.code())
+}
+
+/// Waits until a node knows of exactly so many agents of the others.
+async fn knows(node: &Node, agents: usize) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while node.metric("adjacency_agents", &OF_PEERS).await != agents as f64 {
+            tokio::time::sleep(LOOK).await;
+        }
+    });
+    if waited.await.is_err() {
+        let known = node.metric("adjacency_agents", &OF_PEERS).await;
+        panic!("{known} instead of {agents} agents");
+    }
+}
+
+#[tokio::test]
+async fn adj_1_a_node_knows_the_agents_of_its_peers_whoever_was_there_first() {
+    let server = server().await;
+    let a = Node::start(served("a", &server)).await;
+    let early = attach(&a, "early").await;
+    let b = Node::join(served("b", &server), &[&a]).await;
+    let c = Node::join(served("c", &server), &[&a]).await;
+    knows(&b, 1).await;
+    let _late = attach(&a, "late").await;
+    let _other = attach(&b, "other").await;
+    knows(&a, 1).await;
+    knows(&b, 2).await;
+    knows(&c, 3).await;
+    drop(early);
+    knows(&b, 1).await;
+    knows(&c, 2).await;
+    // Nothing was missing on the way.
+    for node in [&a, &b, &c] {
+        assert_eq!(node.metric("adjacency_resync_total", &[]).await, 0.0);
+        assert_eq!(node.metric("adjacency_lag_ms", &[]).await, 0.0);
+    }
+}
+
+#[tokio::test]
+async fn adj_5_get_agent_and_watch_events_see_agents_of_peers() {
+    let server = server().await;
+    let a = Node::start(served("a", &server)).await;
+    let b = Node::join(served("b", &server), &[&a]).await;
+    let _early = attach(&b, "early").await;
+    knows(&a, 1).await;
+    let mut client = manage(&a).await;
+    let watch = client.watch_events(WatchEventsRequest::default()).await;
+    let mut events = watch.expect("a watch").into_inner();
+    let mut next = async || -> AgentEvent {
+        let event = tokio::time::timeout(PATIENCE, events.message()).await;
+        event
+            .expect("in time")
+            .expect("no error")
+            .expect("an event")
+    };
+
+    let agent = attach(&b, "agent").await;
+    let came = next().await;
+    assert_eq!(came.agent_id, "agent");
+    let Some(Change::Connected(connected)) = came.event else {
+        panic!("not connected");
+    };
+    assert_eq!(connected.session_id, agent.session_id);
+    let here = get(&mut manage(&b).await, "agent").await;
+    let there = get(&mut client, "agent").await;
+    assert_eq!(
+        there.as_ref().unwrap().summary.as_ref().unwrap().hostname,
+        "agent.example"
+    );
+    assert_eq!(there, here);
+
+    drop(agent);
+    let went = next().await;
+    assert_eq!(went.agent_id, "agent");
+    assert!(matches!(went.event, Some(Change::Disconnected(_))));
+    assert_eq!(get(&mut client, "agent").await, Err(Code::NotFound));
+    assert_eq!(get(&mut client, "nobody").await, Err(Code::NotFound));
+}
+
+#[tokio::test]
+async fn mesh_5_the_agents_of_a_dead_node_go_with_it_and_come_back_elsewhere() {
+    let server = server().await;
+    let a = Node::start(served("a", &server)).await;
+    let b = Node::join(served("b", &server), &[&a]).await;
+    let c = Node::join(served("c", &server), &[&a]).await;
+    let agent = attach(&b, "agent").await;
+    let _stays = attach(&c, "stays").await;
+    knows(&a, 2).await;
+    knows(&c, 1).await;
+    b.gateway.shutdown().await;
+    knows(&a, 1).await;
+    knows(&c, 0).await;
+    drop(agent);
+    let _back = attach(&c, "agent").await;
+    knows(&a, 2).await;
+    assert!(get(&mut manage(&a).await, "agent").await.is_ok());
+}
+
+#[tokio::test]
+async fn mesh_5_rows_of_a_node_that_starts_anew_are_those_of_its_new_life() {
+    let server = server().await;
+    let a = Node::start(served("a", &server)).await;
+    let b = Node::join(served("b", &server), &[&a]).await;
+    let _agents = [attach(&b, "one").await, attach(&b, "two").await];
+    knows(&a, 2).await;
+    b.gateway.shutdown().await;
+    let b = Node::join(served("b", &server), &[&a]).await;
+    let _back = attach(&b, "one").await;
+    knows(&a, 1).await;
+}
+
+#[tokio::test]
+async fn adj_3_an_agent_that_moves_is_where_its_newer_session_is() {
+    let server = server().await;
+    let a = Node::start(served("a", &server)).await;
+    let b = Node::join(served("b", &server), &[&a]).await;
+    let c = Node::join(served("c", &server), &[&a]).await;
+    // Both streams live.
+    let older = attach(&b, "agent").await;
+    knows(&a, 1).await;
+    let newer = attach(&c, "agent").await;
+    knows(&a, 2).await;
+    let mut client = manage(&a).await;
+    assert!(get(&mut client, "agent").await.is_ok());
+    drop(newer);
+    knows(&a, 1).await;
+    assert!(get(&mut client, "agent").await.is_ok());
+    drop(older);
+    knows(&a, 0).await;
+    assert_eq!(get(&mut client, "agent").await, Err(Code::NotFound));
+}
+
+#[tokio::test]
+async fn adj_4_many_agents_arrive_while_the_nodes_work() {
+    let server = server().await;
+    let a = Node::start(served("a", &server)).await;
+    let address = a.gateway.agent_address().expect("an agent listener");
+    let fleet = Fleet::start(Options {
+        heartbeat: None,
+        ..Options::new(address, 300)
+    });
+    fleet.all_subscribed(PATIENCE).await.expect("a fleet");
+    let b = Node::join(served("b", &server), &[&a]).await;
+    knows(&b, 300).await;
+    fleet.stop().await;
+    knows(&b, 0).await;
+}
