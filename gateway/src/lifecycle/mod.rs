@@ -4,6 +4,7 @@
 //! the rooms below.
 
 mod certificates;
+mod control;
 mod reload;
 mod services;
 mod start;

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use super::certificates::{self, Certificates};
+use super::control::ControlPlane;
 use super::services::Services;
 use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
@@ -18,9 +19,7 @@ use crate::config::{self, Config, Service};
 use crate::edge::charge::NodeMemory;
 use crate::edge::listener::{BoundListener, RunningListener};
 use crate::edge::terms::NodeParts;
-use crate::heartbeat::Batcher;
 use crate::management::ManagementService;
-use crate::notify::Notifier;
 use crate::observe::health::{self, Readiness};
 use crate::observe::http::{self, HttpServer};
 use crate::observe::metrics::{self, Metrics};
@@ -185,56 +184,6 @@ impl Gateway {
             tasks,
             supervisor,
         })
-    }
-}
-
-/// What talks to the server.
-struct ControlPlane {
-    upstream: Upstream,
-    notifier: Notifier,
-    replayer: Replayer,
-    batcher: Batcher,
-}
-
-impl ControlPlane {
-    /// Starts their tasks on `runtime`.
-    fn start(
-        config: &Config,
-        registry: &Arc<Registry>,
-        metrics: &Arc<Metrics>,
-        runtime: &Handle,
-    ) -> Self {
-        let _entered = runtime.enter();
-        let upstream = Upstream::start(&config.upstream, Arc::clone(metrics));
-        let held = Arc::clone(registry);
-        let notifier = Notifier::start(
-            upstream.clone(),
-            &config.node,
-            &config.notify,
-            Arc::clone(metrics),
-            move |key| held.holds(&key.agent_id, &key.session_id, &key.stream_home_id),
-        );
-        let replayer = Replayer::start(
-            config,
-            Arc::clone(registry),
-            upstream.clone(),
-            notifier.clone(),
-            Arc::clone(metrics),
-        );
-        let judge = replayer.clone();
-        let batcher = Batcher::start(
-            upstream.clone(),
-            &config.node.name,
-            &config.heartbeat,
-            Arc::clone(metrics),
-            move |answer, heartbeats| judge.verdict(answer, heartbeats),
-        );
-        Self {
-            upstream,
-            notifier,
-            replayer,
-            batcher,
-        }
     }
 }
 
