@@ -63,11 +63,9 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     });
     report.count("batches", batches.received);
     report.exactly("batches that failed", batches.received - batches.ok, 0);
-    report.exactly(
-        "acknowledged and at the server",
-        arrived + coalesced,
-        answered(&end),
-    );
+    // Some arrive whose agent was stopped before it had its answer.
+    let sent = arrived + coalesced;
+    report.at_least("at the server, or replaced", sent, answered(&end));
     let each = spent.div_f64(heartbeats.max(1) as f64);
     report.time("processor time of one", each);
     Ok(report)
