@@ -64,6 +64,7 @@ impl Flight {
                     }
                 }
                 None => {
+                    announce(&mut self.adopted);
                     skipped(&entry.target.agent_id);
                     Landing::Done
                 }
