@@ -210,4 +210,27 @@ mod tests {
         let next = io.read_exact(&mut piece).now_or_never();
         next.expect("the next turn").unwrap();
     }
+
+    #[tokio::test]
+    async fn a_large_data_frame_is_read_in_pieces_with_every_byte_of_it() {
+        let (mut io, mut far, _connection) = pair();
+        let payload: Vec<u8> = (0..9_000_u32).map(|at| at as u8).collect();
+        let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        sent.extend([0, 0x23, 0x28, 0, 1, 0, 0, 0, 1]);
+        far.write_all(&sent).await.unwrap();
+        let mut read = bytes::BytesMut::with_capacity(8 << 10);
+        io.read_buf(&mut read).await.unwrap();
+        far.write_all(&payload).await.unwrap();
+        drop(far);
+        while io.read_buf(&mut read).await.unwrap() > 0 {}
+        let (mut left, mut pieces, mut data) = (&read[24..], Vec::new(), Vec::new());
+        while let [0, high, low, 0, flags, 0, 0, 0, 1, rest @ ..] = left {
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            pieces.push((length, *flags));
+            data.extend_from_slice(&rest[..length]);
+            left = &rest[length..];
+        }
+        assert_eq!(pieces, [(4_087, 0), (4_087, 0), (826, 1)]);
+        assert!(data == payload && left.is_empty());
+    }
 }

@@ -65,6 +65,23 @@ async fn replay_14_an_accepted_replay_asks_the_owner_for_its_connected() {
 }
 
 #[tokio::test]
+async fn replay_14_whoever_was_adopted_is_announced_whatever_becomes_of_the_next_one() {
+    let mut server = Server::gated(|_| accept()).await;
+    let node = Node::new(&server, |c| c.upstream.replay_concurrency = 1);
+    let [first, gone, last] = ["a", "b", "c"].map(|agent| node.agent(agent));
+    node.name(&["s-a", "s-b", "s-c"]);
+    assert_eq!(replayed(&mut server).await, "s-a");
+    node.registry.end(&gone);
+    server.gate.add_permits(1);
+    assert_eq!(replayed(&mut server).await, "s-c");
+    // While the server still has the last one.
+    assert!(announces(&first) && !announces(&last));
+    server.gate.add_permits(1);
+    node.quiet().await;
+    assert!(announces(&last) && !announces(&gone));
+}
+
+#[tokio::test]
 async fn replay_15_and_16_a_refusal_ends_the_session_that_was_replayed_and_no_newer_one() {
     for reply in [refused(), Reply::Status(9, "superseded")] {
         let mut server = Server::gated(move |_| reply.clone()).await;
