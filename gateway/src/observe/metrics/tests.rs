@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Metrics, RPC_NAMES, routes};
-use at_start::{AT_START, CLASSES};
+use at_start::AT_START;
 
 fn rendered(metrics: &Metrics) -> String {
     String::from_utf8(metrics.reply().body.to_vec()).unwrap()

@@ -340,7 +340,7 @@ pub(super) const AT_START: &[(&str, &str, &[&str])] = &[
     ("gauge", "beam_scheduler_util", &[r#"{node="gw1"}"#]),
 ];
 
-pub(super) const CLASSES: &[&str] = &[
+const CLASSES: &[&str] = &[
     r#"{class="register"}"#,
     r#"{class="inventory"}"#,
     r#"{class="replay"}"#,
