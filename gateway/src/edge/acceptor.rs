@@ -34,6 +34,7 @@ use super::places::Occupant;
 use super::proxy_protocol::{self, Claim};
 use super::sources::{Place, Source};
 use super::stream::OpenStream;
+use super::tasks::StreamExecutor;
 use super::terms::{Intake, Terms};
 use super::tls::{ServerTls, Transport};
 use crate::observe::metrics::Metrics;
@@ -125,9 +126,10 @@ impl<H: Handler> Acceptor<H> {
         let acceptor = Arc::clone(self);
         tokio::spawn(async move {
             let _closed = closed;
+            let tasks = terms.tasks(&connection);
             let served = pin!(acceptor.http2(stream, &connection, &terms, Claim::None));
             drop((acceptor, terms));
-            drive(served, &connection).await;
+            drive(served, &connection, tasks).await;
         });
     }
 
@@ -191,11 +193,12 @@ impl<H: Handler> Acceptor<H> {
             }
         };
         self.handler.connection_opened(connection.key(), &stream);
+        let tasks = terms.tasks(connection);
         // Pinned where it is made: moved into another future it would take its room twice.
         let served = pin!(self.http2(stream, connection, &terms, claim));
         let intake = Arc::clone(&self.intake);
         drop(self);
-        drive(served, connection).await;
+        drive(served, connection, tasks).await;
         if let Some(source) = source
             && connection.has_flooded()
         {
@@ -227,7 +230,8 @@ impl<H: Handler> Acceptor<H> {
             // Boxed: hyper keeps its room for as long as the stream lives.
             Box::pin(async move { Ok::<_, Infallible>(open.answered(answer.await)) })
         });
-        terms.builder.serve_connection(TokioIo::new(io), service)
+        let builder = terms.http2.builder(StreamExecutor(Arc::clone(connection)));
+        builder.serve_connection(TokioIo::new(io), service)
     }
 
     /// Waits when this source has just flooded (LSN-18). Whether the connection is still wanted.

@@ -10,7 +10,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 use tracing::debug;
 
@@ -18,6 +17,7 @@ use super::answers::{AnswerLedger, PieceId};
 use super::charge::NodeMemory;
 use super::close::CloseReason;
 use super::pause::Pauses;
+use super::tasks::{Newcomers, Turn};
 use crate::observe::metrics::Metrics;
 use crate::pki::{BadCertificate, PeerCertificate};
 
@@ -94,7 +94,8 @@ pub(crate) struct Connection {
     answers: Mutex<AnswerLedger>,
     signal: AtomicU8,
     flooded: AtomicBool,
-    driver: AtomicWaker,
+    turn: Turn,
+    newcomers: Newcomers,
     pauses: Pauses,
 }
 
@@ -122,7 +123,8 @@ impl Connection {
             answers: Mutex::default(),
             signal: AtomicU8::new(Signal::Serve as u8),
             flooded: AtomicBool::new(false),
-            driver: AtomicWaker::new(),
+            turn: Turn::default(),
+            newcomers: Newcomers::default(),
             pauses: Pauses::default(),
         })
     }
@@ -242,7 +244,7 @@ impl Connection {
     /// it was not asked for as much before.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let before = self.signal.fetch_max(signal as u8, Ordering::AcqRel);
-        self.driver.wake();
+        self.turn.wake();
         before < signal as u8
     }
 
@@ -263,7 +265,7 @@ impl Connection {
 
     /// What was asked, registering the task for the next request.
     pub(crate) fn poll_signal(&self, cx: &mut Context<'_>, seen: Signal) -> Poll<Signal> {
-        self.driver.register(cx.waker());
+        self.turn.register(cx);
         let now = match self.signal.load(Ordering::Acquire) {
             0 => Signal::Serve,
             1 => Signal::Drain,
@@ -274,6 +276,16 @@ impl Connection {
         } else {
             Poll::Ready(now)
         }
+    }
+
+    /// What wakes its task.
+    pub(super) fn turn(&self) -> &Turn {
+        &self.turn
+    }
+
+    /// Tasks that its own task is to run.
+    pub(super) fn newcomers(&self) -> &Newcomers {
+        &self.newcomers
     }
 
     pub(super) fn pauses(&self) -> &Pauses {
@@ -335,7 +347,7 @@ impl Connection {
         };
         if first {
             // A piece behind a closed window wakes nobody by itself.
-            self.driver.wake();
+            self.turn.wake();
         }
         Bytes::from_owner(Watched {
             data,

@@ -3,83 +3,155 @@
 //! Responsible for carrying out what its verdict and the signals of this side say. Must never
 //! decide: the verdict is [`Connection`]'s.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::debug;
 
 use super::close::CloseReason;
 use super::connection::{Connection, Signal, Verdict};
 use super::flood;
+use super::tasks::{Served, Tasks};
 
 /// An idle peer that was sent GOAWAY has this long to leave by itself.
 const LEAVE_TIME: Duration = Duration::from_secs(3);
 
-/// Runs one connection until it ends, or until its verdict or a signal ends it.
-pub(super) async fn drive<C>(mut served: Pin<&mut C>, connection: &Connection)
-where
+/// Looks of a connection at what woke it before other connections have their turn.
+const LOOKS: usize = 16;
+
+/// Runs one connection until it ends, or until its verdict or a signal ends it; with it its tasks,
+/// unless they are the runtime's.
+pub(super) async fn drive<C>(
+    served: Pin<&mut C>,
+    connection: &Arc<Connection>,
+    mut tasks: Option<Tasks>,
+) where
     C: GracefulConnection,
 {
-    let mut check = pin!(sleep_until(connection.first_check()));
-    let mut seen = Signal::Serve;
-    let mut leaving = None;
-    let ended = std::future::poll_fn(|cx| {
-        if let Poll::Ready(signal) = connection.poll_signal(cx, seen) {
-            seen = signal;
-            match signal {
-                // Whoever asked for it counts it.
-                Signal::Kill => return Poll::Ready(Ok(())),
-                Signal::Drain | Signal::Serve => served.as_mut().drain(),
+    let mut driver = Driver {
+        served,
+        connection,
+        check: pin!(sleep_until(connection.first_check())),
+        seen: Signal::Serve,
+        leaving: None,
+        served_woken: Served::of(connection),
+    };
+    let for_tasks = Waker::from(Arc::clone(connection));
+    let for_served = Waker::from(Arc::clone(&driver.served_woken));
+    let ended = poll_fn(|cx| {
+        connection.turn().begin();
+        for _ in 0..LOOKS {
+            if let Some(tasks) = &mut tasks {
+                // None left is no reason to end.
+                let _ = tasks.poll(&mut Context::from_waker(&for_tasks));
+            }
+            // After them: what one of them ends is not served any more.
+            if driver.judge(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let served = driver.serve(&mut Context::from_waker(&for_served));
+            if served.is_ready() {
+                return served;
+            }
+            driver.watch_answers(cx);
+            if connection.turn().end() {
+                return Poll::Pending;
             }
         }
-        while check.as_mut().poll(cx).is_ready() {
-            match connection.verdict(Instant::now()) {
-                // What it subscribes meanwhile comes too late: its calls would go elsewhere.
-                _ if leaving == Some(CloseReason::Unregistered) => return Poll::Ready(Ok(())),
-                // A peer that lives is told, so that it sends no call into a closed socket.
-                Verdict::Close(reason @ (CloseReason::Idle | CloseReason::Unregistered))
-                    if leaving.is_none() =>
-                {
-                    connection.closed_for(reason);
-                    leaving = Some(reason);
-                    served.as_mut().drain();
-                    check.as_mut().reset(Instant::now() + LEAVE_TIME);
-                }
-                Verdict::Close(reason) => {
-                    if leaving.is_none() {
-                        connection.closed_for(reason);
-                    }
-                    return Poll::Ready(Ok(()));
-                }
-                Verdict::CheckAt(at) => check.as_mut().reset(at),
-            }
-        }
-        if let Poll::Ready(result) = served.as_mut().poll(cx) {
-            return Poll::Ready(result);
-        }
-        // The poll above may have handed over an answer, which has to be watched.
-        if connection.has_answers() {
-            let soon = Instant::now() + connection.limits().answer_patience;
-            if check.deadline() > soon {
-                check.as_mut().reset(soon);
-                if check.as_mut().poll(cx).is_ready() {
-                    cx.waker().wake_by_ref();
-                }
-            }
-        }
+        cx.waker().wake_by_ref();
         Poll::Pending
     })
     .await;
+    if let Some(tasks) = tasks {
+        tasks.leave();
+    }
     if let Err(error) = ended {
         if flood::ended_by_http2(&error) {
             connection.closed_for(CloseReason::Http2Flood);
         }
         debug!(%error, "connection ended");
+    }
+}
+
+/// A connection as it is driven.
+struct Driver<'a, C> {
+    served: Pin<&'a mut C>,
+    connection: &'a Arc<Connection>,
+    /// When it is judged next.
+    check: Pin<&'a mut Sleep>,
+    seen: Signal,
+    /// Why it was sent GOAWAY by its verdict.
+    leaving: Option<CloseReason>,
+    served_woken: Arc<Served>,
+}
+
+impl<C: GracefulConnection> Driver<'_, C> {
+    /// Does what the signals and the verdict say. Ready: the connection ends.
+    fn judge(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Poll::Ready(signal) = self.connection.poll_signal(cx, self.seen) {
+            self.seen = signal;
+            match signal {
+                // Whoever asked for it counts it.
+                Signal::Kill => return Poll::Ready(()),
+                Signal::Drain | Signal::Serve => self.drain(),
+            }
+        }
+        while self.check.as_mut().poll(cx).is_ready() {
+            match self.connection.verdict(Instant::now()) {
+                // What it subscribes meanwhile comes too late: its calls would go elsewhere.
+                _ if self.leaving == Some(CloseReason::Unregistered) => return Poll::Ready(()),
+                // A peer that lives is told, so that it sends no call into a closed socket.
+                Verdict::Close(reason @ (CloseReason::Idle | CloseReason::Unregistered))
+                    if self.leaving.is_none() =>
+                {
+                    self.connection.closed_for(reason);
+                    self.leaving = Some(reason);
+                    self.drain();
+                    self.check.as_mut().reset(Instant::now() + LEAVE_TIME);
+                }
+                Verdict::Close(reason) => {
+                    if self.leaving.is_none() {
+                        self.connection.closed_for(reason);
+                    }
+                    return Poll::Ready(());
+                }
+                Verdict::CheckAt(at) => self.check.as_mut().reset(at),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn drain(&mut self) {
+        self.served.as_mut().drain();
+        self.served_woken.wake_next();
+    }
+
+    /// Serves the connection, if that was woken. Ready: it has ended.
+    fn serve(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        match self.served_woken.was_woken() {
+            true => self.served.as_mut().poll(cx),
+            false => Poll::Pending,
+        }
+    }
+
+    /// An answer that was handed over just now has to be watched.
+    fn watch_answers(&mut self, cx: &mut Context<'_>) {
+        if !self.connection.has_answers() {
+            return;
+        }
+        let soon = Instant::now() + self.connection.limits().answer_patience;
+        if self.check.deadline() > soon {
+            self.check.as_mut().reset(soon);
+            if self.check.as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
     }
 }
 

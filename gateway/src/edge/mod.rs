@@ -24,6 +24,7 @@ mod places;
 mod proxy_protocol;
 mod sources;
 mod stream;
+mod tasks;
 pub(crate) mod terms;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioTimer;
 
 use super::charge::NodeMemory;
-use super::connection::ConnectionLimits;
+use super::connection::{Connection, ConnectionLimits};
 use super::cooldown::Cooldowns;
 use super::flood::FloodLimits;
 use super::origin::OriginRule;
 use super::places::Places;
 use super::sources::Sources;
+use super::tasks::{StreamExecutor, Tasks};
 use crate::config;
 use crate::observe::metrics::Metrics;
 use crate::supervise::NodeSupervisor;
@@ -46,7 +47,7 @@ pub(super) struct Terms {
     pub(super) origin: OriginRule,
     pub(super) proxy_header_timeout: Duration,
     pub(super) handshake_timeout: Duration,
-    pub(super) builder: http2::Builder<TokioExecutor>,
+    pub(super) http2: Http2Terms,
     pub(super) places: Places,
 }
 
@@ -126,6 +127,11 @@ impl Intake {
 }
 
 impl Terms {
+    /// The tasks of a connection, when its own task is to run them.
+    pub(super) fn tasks(&self, connection: &Arc<Connection>) -> Option<Tasks> {
+        (!self.http2.relays).then(|| Tasks::of(connection))
+    }
+
     fn of(config: &config::Listener, memory: &Arc<NodeMemory>, metrics: &Arc<Metrics>) -> Self {
         let config::Limits {
             max_connections,
@@ -159,35 +165,58 @@ impl Terms {
             origin: OriginRule::new(config.origin.clone(), Arc::clone(metrics)),
             proxy_header_timeout,
             handshake_timeout,
-            builder: http2_builder(config),
+            http2: Http2Terms::of(config),
             places: Places::new(max_connections, reserved),
         }
     }
 }
 
-fn http2_builder(config: &config::Listener) -> http2::Builder<TokioExecutor> {
-    // Servers and other gateways relay for many.
-    let relays = config.serves(config::Service::Management) || config.serves(config::Service::Node);
-    // A paused stream holds at most its window. h2 ends a connection whose unread small DATA
-    // frames lack more bytes to 256 each than half of the connection's window: at 128 to 1 a paused
-    // agent may fill its window with frames of 16 bytes, which no answer is shorter than.
-    let (stream, connection) = if relays {
-        (1 << 20, 4 << 20)
-    } else {
-        (64 << 10, 8 << 20)
-    };
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(config.http2.max_concurrent_streams)
-        .max_header_list_size(config.limits.max_header_list_bytes)
-        .initial_stream_window_size(stream)
-        .initial_connection_window_size(connection)
-        // LSN-12: a third of the idle time without a byte asks the peer for one.
-        .keep_alive_interval(config.http2.idle_timeout / 3)
-        .keep_alive_timeout(PING_TIMEOUT)
-        // A caller may cancel many calls at once; the rate of cancelled streams has its own limit.
-        .max_pending_accept_reset_streams(FloodLimits::DEFAULT.resets as usize)
-        .auto_date_header(false);
-    builder
+/// How HTTP/2 is spoken with a peer.
+#[derive(Debug)]
+pub(super) struct Http2Terms {
+    /// Servers and other gateways relay for many: each of their calls is a task of its own, which
+    /// any core may run.
+    pub(super) relays: bool,
+    max_concurrent_streams: u32,
+    max_header_list_bytes: u32,
+    idle_timeout: Duration,
+}
+
+impl Http2Terms {
+    fn of(config: &config::Listener) -> Self {
+        Self {
+            relays: config.serves(config::Service::Management)
+                || config.serves(config::Service::Node),
+            max_concurrent_streams: config.http2.max_concurrent_streams,
+            max_header_list_bytes: config.limits.max_header_list_bytes,
+            idle_timeout: config.http2.idle_timeout,
+        }
+    }
+
+    /// What makes a connection of it, with its streams run by `executor`.
+    pub(super) fn builder(&self, executor: StreamExecutor) -> http2::Builder<StreamExecutor> {
+        // A paused stream holds at most its window. h2 ends a connection whose unread small DATA
+        // frames lack more bytes to 256 each than half of the connection's window: at 128 to 1 a
+        // paused agent may fill its window with frames of 16 bytes, which no answer is shorter than.
+        let (stream, connection) = if self.relays {
+            (1 << 20, 4 << 20)
+        } else {
+            (64 << 10, 8 << 20)
+        };
+        let mut builder = http2::Builder::new(executor);
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.max_concurrent_streams)
+            .max_header_list_size(self.max_header_list_bytes)
+            .initial_stream_window_size(stream)
+            .initial_connection_window_size(connection)
+            // LSN-12: a third of the idle time without a byte asks the peer for one.
+            .keep_alive_interval(self.idle_timeout / 3)
+            .keep_alive_timeout(PING_TIMEOUT)
+            // A caller may cancel many calls at once; the rate of cancelled streams has its own
+            // limit.
+            .max_pending_accept_reset_streams(FloodLimits::DEFAULT.resets as usize)
+            .auto_date_header(false);
+        builder
+    }
 }

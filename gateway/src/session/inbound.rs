@@ -41,6 +41,10 @@ impl Inbound {
         }
     }
 
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        self.charge.connection()
+    }
+
     /// The agent's next frame, with its place when it is a large one; `None` when the agent
     /// half-closed. Nothing is lost when the future is dropped.
     ///

@@ -58,7 +58,8 @@ pub(crate) fn start(session: Arc<Session>, inbound: Inbound, context: Arc<OwnerC
             .map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
     );
     life.say_connected();
-    tokio::spawn(pump(life, inbound));
+    let connection = Arc::clone(inbound.connection());
+    connection.spawn(pump(life, inbound));
 }
 
 fn notice(session: &Session, event: NoticeEvent) -> Notice {

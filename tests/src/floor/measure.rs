@@ -47,7 +47,7 @@ pub struct Plan {
     pub agents: usize,
     /// Measured broadcasts.
     pub broadcasts: u64,
-    /// Heartbeats a second of all agents together.
+    /// Heartbeats a second of all agents together; [`measure`] also takes twice as many.
     pub heartbeat_rate: f64,
     /// How long heartbeats are measured.
     pub heartbeat_time: Duration,
@@ -218,8 +218,11 @@ impl Run<'_> {
         sleep(self.plan.settle).await;
         figures.insert("loaded_kib".into(), self.kib_per_agent(bare)?);
         load.detach().await?;
-        sleep(CALM).await;
-        self.heartbeats::<L>(&mut figures).await?;
+        let rate = self.plan.heartbeat_rate;
+        for heartbeats in [(rate, ""), (2.0 * rate, "_twice")] {
+            sleep(CALM).await;
+            self.heartbeats::<L>(heartbeats, &mut figures).await?;
+        }
         Ok(figures)
     }
 
@@ -232,7 +235,8 @@ impl Run<'_> {
         figures.insert("loaded_kib".into(), self.kib_per_agent(bare)?);
         load.detach().await?;
         sleep(CALM).await;
-        self.heartbeats::<L>(&mut figures).await?;
+        let heartbeats = (self.plan.heartbeat_rate, "");
+        self.heartbeats::<L>(heartbeats, &mut figures).await?;
         Ok(figures)
     }
 
@@ -326,8 +330,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn heartbeats<L: Load>(&self, figures: &mut Figures) -> Result<(), String> {
-        let every = Duration::from_secs_f64(self.plan.agents as f64 / self.plan.heartbeat_rate);
+    /// Heartbeats at a rate; the names of their figures end with `suffix`.
+    async fn heartbeats<L: Load>(
+        &self,
+        (rate, suffix): (f64, &str),
+        figures: &mut Figures,
+    ) -> Result<(), String> {
+        let every = Duration::from_secs_f64(self.plan.agents as f64 / rate);
         let load = L::attach(self.target, "beat-", self.plan.agents, Some(every)).await?;
         // Until every agent has sent its first.
         sleep(every + CALM).await;
@@ -338,10 +347,9 @@ impl Run<'_> {
         let elapsed = started.elapsed().as_secs_f64();
         let beats = (load.heartbeats() - before) as f64;
         let spent = usage::processor_time(self.process)? - cpu_before;
-        figures.insert("heartbeats_per_s".into(), beats / elapsed);
-        let each = spent.as_secs_f64() / beats.max(1.0);
-        let percent = each * self.plan.heartbeat_rate * 100.0;
-        figures.insert("heartbeat_core_percent".into(), percent);
+        figures.insert(format!("heartbeats_per_s{suffix}"), beats / elapsed);
+        let percent = spent.as_secs_f64() / beats.max(1.0) * rate * 100.0;
+        figures.insert(format!("heartbeat_core_percent{suffix}"), percent);
         load.detach().await
     }
 }

@@ -40,6 +40,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Some scenarios hold a gateway, which is to have the allocator that it is deployed with.
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Measures the gateway with simulated agents and a simulated server. Exits with 1 when a bound is
 /// missed, with 2 when a scenario can not be run.
 #[derive(Debug, Parser)]

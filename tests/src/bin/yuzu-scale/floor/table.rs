@@ -145,6 +145,14 @@ fn rows() -> Vec<Row> {
     rows.push(Row::new("heartbeats a second", "heartbeats_per_s", None));
     let label = "CPU % of a core at the heartbeat rate";
     rows.push(Row::new(label, "heartbeat_core_percent", Some(AtMost(1.1))));
+    let twice = "heartbeats a second, twice the rate";
+    rows.push(Row::new(twice, "heartbeats_per_s_twice", None));
+    let label = "CPU % of a core at twice the rate";
+    rows.push(Row::new(
+        label,
+        "heartbeat_core_percent_twice",
+        Some(AtMost(1.1)),
+    ));
     rows
 }
 

@@ -1,0 +1,237 @@
+//! The tasks of one connection, run inside the task that drives it.
+//!
+//! A command takes its way through the body of a stream to the connection, an answer from the
+//! connection to the owner of its session. As tasks of the runtime each of them would be woken,
+//! queued and perhaps moved to another core; here one wake-up of the connection runs them all.
+//! Responsible for running them, for keeping a panic of one from the others, and for letting them
+//! end by themselves when the connection has. Must never hold back a wake-up that comes from
+//! outside.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::task::AtomicWaker;
+use futures_util::{FutureExt, future};
+use hyper::rt::Executor;
+
+use super::connection::Connection;
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Tells the task of a connection that there is something to do. While it runs anyway it is told
+/// to look once more, which costs the runtime nothing.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    state: AtomicU8,
+    task: AtomicWaker,
+}
+
+/// The states of a [`Turn`].
+const IDLE: u8 = 0;
+const RUNNING: u8 = 1;
+const WOKEN: u8 = 2;
+
+impl Turn {
+    pub(super) fn register(&self, cx: &Context<'_>) {
+        self.task.register(cx.waker());
+    }
+
+    pub(super) fn wake(&self) {
+        let woken = |state| match state {
+            RUNNING => Some(WOKEN),
+            _ => None,
+        };
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        if let Err(IDLE) = self.state.fetch_update(set, fetch, woken) {
+            self.task.wake();
+        }
+    }
+
+    /// The task runs.
+    pub(super) fn begin(&self) {
+        self.state.store(RUNNING, Ordering::Release);
+    }
+
+    /// Whether the task may wait; otherwise it was woken since the last look, and still runs.
+    pub(super) fn end(&self) -> bool {
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        match self.state.compare_exchange(RUNNING, IDLE, set, fetch) {
+            Ok(_) => true,
+            Err(_) => {
+                self.begin();
+                false
+            }
+        }
+    }
+
+    /// The task is not run by [`super::drive`] any more: every wake-up is the runtime's.
+    fn stop(&self) {
+        self.state.store(IDLE, Ordering::Release);
+    }
+}
+
+/// Tasks that the connection's own task has not taken yet; `None` while it takes none.
+#[derive(Default)]
+pub(super) struct Newcomers(Mutex<Option<Vec<Task>>>);
+
+impl std::fmt::Debug for Newcomers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Newcomers")
+    }
+}
+
+impl Newcomers {
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Task>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The task, when it is to be run by someone else.
+    fn add(&self, task: Task) -> Result<(), Task> {
+        match &mut *self.lock() {
+            Some(newcomers) => {
+                newcomers.push(task);
+                Ok(())
+            }
+            None => Err(task),
+        }
+    }
+}
+
+impl Connection {
+    /// Runs a task beside the streams of the connection. It may outlive the connection; a panic ends
+    /// it alone.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        // The hook has told of the panic.
+        let task = AssertUnwindSafe(task).catch_unwind().map(drop);
+        match self.newcomers().add(Box::pin(task)) {
+            Ok(()) => self.turn().wake(),
+            Err(task) => drop(tokio::spawn(task)),
+        }
+    }
+}
+
+/// Where hyper runs the streams of a connection.
+#[derive(Debug, Clone)]
+pub(super) struct StreamExecutor(pub(super) Arc<Connection>);
+
+impl<F> Executor<F> for StreamExecutor
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.0.spawn(stream);
+    }
+}
+
+/// The tasks that a connection's own task runs.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    running: FuturesUnordered<Task>,
+    connection: Arc<Connection>,
+}
+
+impl Tasks {
+    /// From now on tasks of this connection are run by whoever polls this.
+    pub(super) fn of(connection: &Arc<Connection>) -> Self {
+        *connection.newcomers().lock() = Some(Vec::with_capacity(1));
+        Self {
+            running: FuturesUnordered::new(),
+            connection: Arc::clone(connection),
+        }
+    }
+
+    /// Runs those that were woken. Ready: there is none left.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(newcomers) = &mut *self.connection.newcomers().lock() {
+                self.running.extend(newcomers.drain(..));
+            }
+            match self.running.poll_next_unpin(cx) {
+                Poll::Ready(Some(())) => {}
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Tasks {
+    /// The connection has ended: its tasks end by themselves, as one of the runtime.
+    pub(super) fn leave(mut self) {
+        self.connection.turn().stop();
+        if self.running.is_empty() {
+            return;
+        }
+        tokio::spawn(future::poll_fn(move |cx| {
+            self.connection.turn().register(cx);
+            self.poll(cx)
+        }));
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        // Whoever comes later is a task of its own, as are those that came just now.
+        let newcomers = self.connection.newcomers().lock().take();
+        for task in newcomers.into_iter().flatten() {
+            // Without a runtime everything ends.
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(task);
+            }
+        }
+    }
+}
+
+/// The task of the connection proper has something to do.
+#[derive(Debug)]
+pub(super) struct Served {
+    woken: AtomicBool,
+    connection: Arc<Connection>,
+}
+
+impl Served {
+    pub(super) fn of(connection: &Arc<Connection>) -> Arc<Self> {
+        Arc::new(Self {
+            woken: AtomicBool::new(true),
+            connection: Arc::clone(connection),
+        })
+    }
+
+    pub(super) fn was_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn wake_next(&self) {
+        self.woken.store(true, Ordering::Release);
+    }
+}
+
+impl Wake for Served {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.connection.turn().wake();
+    }
+}
+
+/// One of its tasks has something to do.
+impl Wake for Connection {
+    fn wake(self: Arc<Self>) {
+        self.turn().wake();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.turn().wake();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use std::future::pending;
+use std::sync::atomic::AtomicUsize;
+use std::task::Waker;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::*;
+use crate::edge::testing::connection;
+
+/// Counts how often the runtime is asked to run the connection's task.
+#[derive(Default)]
+struct Runtime(AtomicUsize);
+
+impl Wake for Runtime {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection whose task is run by hand.
+struct ByHand {
+    connection: Arc<Connection>,
+    tasks: Tasks,
+    runtime: Arc<Runtime>,
+}
+
+impl ByHand {
+    fn new() -> Self {
+        let connection = connection();
+        Self {
+            tasks: Tasks::of(&connection),
+            connection,
+            runtime: Arc::default(),
+        }
+    }
+
+    fn runtime_was_asked(&self) -> usize {
+        self.runtime.0.load(Ordering::Relaxed)
+    }
+
+    /// One run, as long as there is something to do.
+    fn run(&mut self) {
+        let runtime = Waker::from(Arc::clone(&self.runtime));
+        let tasks = Waker::from(Arc::clone(&self.connection));
+        let turn = self.connection.turn();
+        turn.begin();
+        turn.register(&Context::from_waker(&runtime));
+        loop {
+            let _ = self.tasks.poll(&mut Context::from_waker(&tasks));
+            if turn.end() {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_task_wakes_while_the_connection_runs_is_run_at_once_without_the_runtime() {
+    let mut by_hand = ByHand::new();
+    let (to_second, mut from_first) = mpsc::channel(1);
+    let (done, mut was_done) = oneshot::channel();
+    // The second waits before the first has sent.
+    by_hand.connection.spawn(async move {
+        from_first.recv().await.unwrap();
+        done.send(()).unwrap();
+    });
+    by_hand.run();
+    assert!(was_done.try_recv().is_err());
+    let asked = by_hand.runtime_was_asked();
+    by_hand.connection.spawn(async move {
+        to_second.send(()).await.unwrap();
+    });
+    assert_eq!(by_hand.runtime_was_asked(), asked + 1);
+    by_hand.run();
+    was_done.try_recv().unwrap();
+    assert_eq!(by_hand.runtime_was_asked(), asked + 1);
+}
+
+#[test]
+fn a_wake_up_from_outside_asks_the_runtime() {
+    let mut by_hand = ByHand::new();
+    let (send, receive) = oneshot::channel();
+    let (done, mut was_done) = oneshot::channel();
+    by_hand.connection.spawn(async move {
+        receive.await.unwrap();
+        done.send(()).unwrap();
+    });
+    by_hand.run();
+    let asked = by_hand.runtime_was_asked();
+    send.send(()).unwrap();
+    assert_eq!(by_hand.runtime_was_asked(), asked + 1);
+    by_hand.run();
+    was_done.try_recv().unwrap();
+}
+
+#[test]
+fn a_wake_up_between_the_last_look_and_the_wait_is_not_lost() {
+    let connection = connection();
+    let turn = connection.turn();
+    turn.begin();
+    turn.wake();
+    turn.wake();
+    assert!(!turn.end());
+    assert!(turn.end());
+}
+
+#[test]
+fn a_panic_ends_its_task_alone() {
+    let mut by_hand = ByHand::new();
+    let (done, mut was_done) = oneshot::channel();
+    by_hand.connection.spawn(async { panic!("injected fault") });
+    by_hand.connection.spawn(async move {
+        done.send(()).unwrap();
+    });
+    by_hand.run();
+    was_done.try_recv().unwrap();
+}
+
+#[tokio::test]
+async fn tasks_outlive_their_connection_as_tasks_of_the_runtime() {
+    let mut by_hand = ByHand::new();
+    let (send, receive) = oneshot::channel();
+    let (done, was_done) = oneshot::channel();
+    let (of_child, by_child) = oneshot::channel();
+    let connection = Arc::clone(&by_hand.connection);
+    by_hand.connection.spawn(async move {
+        receive.await.unwrap();
+        connection.spawn(async move {
+            of_child.send(()).unwrap();
+        });
+        done.send(()).unwrap();
+    });
+    by_hand.run();
+    let connection = Arc::clone(&by_hand.connection);
+    by_hand.tasks.leave();
+    send.send(()).unwrap();
+    was_done.await.unwrap();
+    by_child.await.unwrap();
+    let (done, was_done) = oneshot::channel();
+    connection.spawn(async move { done.send(()).unwrap() });
+    was_done.await.unwrap();
+}
+
+#[tokio::test]
+async fn without_tasks_of_its_own_a_connection_leaves_them_to_the_runtime() {
+    let connection = connection();
+    let (done, was_done) = oneshot::channel();
+    connection.spawn(async move { done.send(()).unwrap() });
+    was_done.await.unwrap();
+}
+
+#[test]
+fn a_task_that_nobody_runs_any_more_is_dropped() {
+    let mut by_hand = ByHand::new();
+    let (held, mut dropped) = oneshot::channel::<()>();
+    by_hand.connection.spawn(async move {
+        let _held = held;
+        pending::<()>().await;
+    });
+    by_hand.run();
+    drop(by_hand.tasks);
+    assert_eq!(
+        dropped.try_recv(),
+        Err(oneshot::error::TryRecvError::Closed)
+    );
+}
