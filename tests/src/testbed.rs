@@ -9,10 +9,8 @@ use crate::http;
 use crate::metrics::Metrics;
 use crate::operator::Operator;
 use crate::raw::Dialer;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use yuzu_gateway::config::{Config, Endpoint, Listener};
@@ -21,9 +19,6 @@ use yuzu_proto::gateway::v1::StreamStatusNotification;
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
 use yuzu_proto::server::v1::management_service_client::ManagementServiceClient;
 use yuzu_server_stub::{Rpc, State, StubConfig, StubServer};
-
-/// What a direction of an in-memory connection holds at most.
-const PIPE_BYTES: usize = 16 << 10;
 
 /// A running gateway with its server.
 #[derive(Debug)]
@@ -101,17 +96,8 @@ pub fn endpoint(address: SocketAddr) -> Endpoint {
 /// Connections to the agent listener that no socket carries, each from an address of its own. The
 /// gateway's end is served on `runtime`.
 pub fn in_memory(gateway: &Arc<Gateway>, runtime: Handle) -> Dialer {
-    let (gateway, number) = (Arc::clone(gateway), AtomicU32::new(0));
-    Dialer::new(move || {
-        let _entered = runtime.enter();
-        let number = number.fetch_add(1, Ordering::Relaxed) & 0x00FF_FFFF;
-        let own = Ipv4Addr::from_bits(10 << 24 | number);
-        let (near, far) = tokio::io::duplex(PIPE_BYTES);
-        match gateway.serve_agent(far, SocketAddr::from((own, 1))) {
-            true => Ok(near),
-            false => Err(io::ErrorKind::ConnectionRefused.into()),
-        }
-    })
+    let gateway = Arc::clone(gateway);
+    Dialer::pipes(runtime, move |pipe, from| gateway.serve_agent(pipe, from))
 }
 
 /// Scrapes the metrics of a gateway.

@@ -7,6 +7,7 @@
 //! end by themselves when the connection has. Must never hold back a wake-up that comes from
 //! outside.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -77,7 +78,7 @@ impl Turn {
 
 /// Tasks that the connection's own task has not taken yet; `None` while it takes none.
 #[derive(Default)]
-pub(super) struct Newcomers(Mutex<Option<Vec<Task>>>);
+pub(super) struct Newcomers(Mutex<Option<VecDeque<Task>>>);
 
 impl std::fmt::Debug for Newcomers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,7 +87,7 @@ impl std::fmt::Debug for Newcomers {
 }
 
 impl Newcomers {
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Task>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Task>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -94,7 +95,7 @@ impl Newcomers {
     fn add(&self, task: Task) -> Result<(), Task> {
         match &mut *self.lock() {
             Some(newcomers) => {
-                newcomers.push(task);
+                newcomers.push_back(task);
                 Ok(())
             }
             None => Err(task),
@@ -138,7 +139,7 @@ pub(super) struct Tasks {
 impl Tasks {
     /// From now on tasks of this connection are run by whoever polls this.
     pub(super) fn of(connection: &Arc<Connection>) -> Self {
-        *connection.newcomers().lock() = Some(Vec::with_capacity(1));
+        *connection.newcomers().lock() = Some(VecDeque::with_capacity(1));
         Self {
             running: FuturesUnordered::new(),
             connection: Arc::clone(connection),
@@ -148,8 +149,12 @@ impl Tasks {
     /// Runs those that were woken. Ready: there is none left.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if let Some(newcomers) = &mut *self.connection.newcomers().lock() {
-                self.running.extend(newcomers.drain(..));
+            while let Some(mut newcomer) = self.newcomer() {
+                // Most calls are answered at once, and need no place among those that wait.
+                if newcomer.as_mut().poll(cx).is_pending() {
+                    // It is polled there once more, which tells it whom to wake from now on.
+                    self.running.push(newcomer);
+                }
             }
             match self.running.poll_next_unpin(cx) {
                 Poll::Ready(Some(())) => {}
@@ -157,6 +162,10 @@ impl Tasks {
                 Poll::Pending => return Poll::Pending,
             }
         }
+    }
+
+    fn newcomer(&self) -> Option<Task> {
+        self.connection.newcomers().lock().as_mut()?.pop_front()
     }
 }
 

@@ -47,11 +47,14 @@ impl Sharded {
     }
 
     fn get(&self, key: &str) -> Option<Arc<Session>> {
-        self.shard(key)
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(key)
-            .cloned()
+        self.look(key, Arc::clone)
+    }
+
+    /// What is wanted of a row.
+    fn look<T>(&self, key: &str, of: impl FnOnce(&Arc<Session>) -> T) -> Option<T> {
+        let shard = self.shard(key).read();
+        let shard = shard.unwrap_or_else(PoisonError::into_inner);
+        shard.get(key).map(of)
     }
 
     fn insert(&self, key: &Arc<str>, session: &Arc<Session>) {
@@ -267,15 +270,17 @@ impl Registry {
     /// Whether a heartbeat or an inventory report of `session_id` is admitted on `connection`
     /// (ADMIT-1).
     pub(crate) fn admit(&self, session_id: &str, connection: ConnectionKey) -> Result<(), Refusal> {
-        let live = self.by_session.get(session_id);
-        if live.as_ref().is_some_and(|s| s.connection == connection) {
+        let held_on = self
+            .by_session
+            .look(session_id, |session| session.connection);
+        if held_on == Some(connection) {
             return Ok(());
         }
         // A server may hand the id of a live session out again: the pending row counts as well.
         let pending = self
             .table()
             .admit_pending(session_id, connection, Instant::now());
-        pending.map_err(|refusal| match live {
+        pending.map_err(|refusal| match held_on {
             Some(_) => Refusal::ConnectionMismatch,
             None => refusal,
         })

@@ -20,6 +20,7 @@ mod with_tonic;
 pub use measure::{CONCURRENCIES, Figures, Plan, Subject, measure, measure_broadcasts};
 pub use process::FloorProcess;
 pub use transport::server_config;
+pub use with_hyper::in_memory;
 
 use clap::ValueEnum;
 use rustls::ServerConfig;

@@ -6,7 +6,7 @@
 use super::Listeners;
 use super::board::Board;
 use super::transport::Transport;
-use crate::raw::{Connection, FrameReader, Options, Request, frame, frame_message};
+use crate::raw::{Connection, Dialer, FrameReader, Options, Request, frame, frame_message};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::{Body, Frame};
@@ -20,7 +20,9 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use yuzu_proto::agent::v1::HeartbeatResponse;
 use yuzu_proto::peek::{
@@ -43,17 +45,23 @@ struct Floor {
     acknowledged: Bytes,
 }
 
+impl Floor {
+    async fn start(server: SocketAddr) -> Result<Arc<Self>, String> {
+        let server = Connection::open(server, &Options::default()).await;
+        let acknowledged = HeartbeatResponse {
+            acknowledged: true,
+            ..HeartbeatResponse::default()
+        };
+        Ok(Arc::new(Self {
+            board: Board::default(),
+            server: server.map_err(|e| e.to_string())?,
+            acknowledged: frame_message(&acknowledged),
+        }))
+    }
+}
+
 pub(super) async fn serve(listeners: Listeners, server: SocketAddr) -> Result<(), String> {
-    let server = Connection::open(server, &Options::default()).await;
-    let acknowledged = HeartbeatResponse {
-        acknowledged: true,
-        ..HeartbeatResponse::default()
-    };
-    let floor = Arc::new(Floor {
-        board: Board::default(),
-        server: server.map_err(|e| e.to_string())?,
-        acknowledged: frame_message(&acknowledged),
-    });
+    let floor = Floor::start(server).await?;
     let agents = accept(listeners.agents, listeners.tls, Arc::clone(&floor));
     let operators = accept(listeners.management, None, floor);
     tokio::try_join!(agents, operators)
@@ -61,25 +69,40 @@ pub(super) async fn serve(listeners: Listeners, server: SocketAddr) -> Result<()
         .map_err(|e| e.to_string())
 }
 
+/// The floor of hyper on connections that no socket carries, served on `runtime`; it registers
+/// agents at `server`.
+///
+/// # Errors
+/// A sentence for the user.
+pub async fn in_memory(server: SocketAddr, runtime: Handle) -> Result<Dialer, String> {
+    let floor = Floor::start(server).await?;
+    Ok(Dialer::pipes(runtime, move |pipe, _| {
+        tokio::spawn(http2(pipe, Arc::clone(&floor)));
+        true
+    }))
+}
+
 async fn accept(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     floor: Arc<Floor>,
 ) -> std::io::Result<()> {
-    let builder = http2::Builder::new(TokioExecutor::new());
     loop {
         let (socket, _) = listener.accept().await?;
-        let floor = Arc::clone(&floor);
-        let service = service_fn(move |request| answer(Arc::clone(&floor), request));
-        // How a connection ends does not matter to a floor.
-        let (builder, tls) = (builder.clone(), tls.clone());
+        let (floor, tls) = (Arc::clone(&floor), tls.clone());
         tokio::spawn(async move {
             if let Ok(transport) = Transport::over(socket, tls).await {
-                let served = builder.serve_connection(TokioIo::new(transport), service);
-                let _ = served.await;
+                http2(transport, floor).await;
             }
         });
     }
+}
+
+async fn http2(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, floor: Arc<Floor>) {
+    let service = service_fn(move |request| answer(Arc::clone(&floor), request));
+    let builder = http2::Builder::new(TokioExecutor::new());
+    // How a connection ends does not matter to a floor.
+    let _ = builder.serve_connection(TokioIo::new(io), service).await;
 }
 
 async fn answer(

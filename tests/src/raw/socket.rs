@@ -5,12 +5,18 @@
 use socket2::SockRef;
 use std::fmt;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+
+/// What a direction of a pipe holds at most.
+const PIPE_BYTES: usize = 16 << 10;
 
 /// Makes connections within this process: each call gives the near end of one whose far end is
 /// served.
@@ -21,6 +27,25 @@ impl Dialer {
     /// A dialer that calls this.
     pub fn new(dial: impl Fn() -> io::Result<DuplexStream> + Send + Sync + 'static) -> Self {
         Self(Arc::new(dial))
+    }
+
+    /// Pipes whose other end, from an address of its own each, goes to `serve` on `runtime`; false
+    /// refuses it.
+    pub fn pipes(
+        runtime: Handle,
+        serve: impl Fn(DuplexStream, SocketAddr) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let number = AtomicU32::new(0);
+        Self::new(move || {
+            let _entered = runtime.enter();
+            let number = number.fetch_add(1, Ordering::Relaxed) & 0x00FF_FFFF;
+            let own = Ipv4Addr::from_bits(10 << 24 | number);
+            let (near, far) = tokio::io::duplex(PIPE_BYTES);
+            match serve(far, SocketAddr::from((own, 1))) {
+                true => Ok(near),
+                false => Err(io::ErrorKind::ConnectionRefused.into()),
+            }
+        })
     }
 
     pub(super) fn dial(&self) -> io::Result<DuplexStream> {

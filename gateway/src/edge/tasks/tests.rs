@@ -105,6 +105,21 @@ fn a_wake_up_between_the_last_look_and_the_wait_is_not_lost() {
 }
 
 #[test]
+fn calls_that_come_together_are_run_in_their_order() {
+    let mut by_hand = ByHand::new();
+    let (order, mut seen) = mpsc::channel(3);
+    for number in 0..3 {
+        let order = order.clone();
+        by_hand.connection.spawn(async move {
+            order.try_send(number).unwrap();
+        });
+    }
+    by_hand.run();
+    let seen: Vec<_> = std::iter::from_fn(|| seen.try_recv().ok()).collect();
+    assert_eq!(seen, [0, 1, 2]);
+}
+
+#[test]
 fn a_panic_ends_its_task_alone() {
     let mut by_hand = ByHand::new();
     let (done, mut was_done) = oneshot::channel();
