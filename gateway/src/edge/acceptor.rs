@@ -182,7 +182,7 @@ impl<H: Handler> Acceptor<H> {
             return;
         }
         let stream = match &self.tls {
-            None => Transport::Plain(stream),
+            None => Transport::Left(stream),
             // Boxed, so that the task of a connection is not as large as a handshake.
             Some(tls) => {
                 let secured = tls.secure(stream, connection, terms.handshake_timeout);

@@ -167,9 +167,7 @@ impl Tasks {
     fn newcomer(&self) -> Option<Task> {
         self.connection.newcomers().lock().as_mut()?.pop_front()
     }
-}
 
-impl Tasks {
     /// The connection has ended: its tasks end by themselves, as one of the runtime.
     pub(super) fn leave(mut self) {
         self.connection.turn().stop();

@@ -2,11 +2,10 @@
 
 use super::body::Body;
 use super::call::{Answer, Receiver, Request, Sender};
-use super::carrier::Carrier;
 use super::frame;
 use super::socket::{Dialer, Socket};
 use super::status::CallError;
-use super::tls::Tls;
+use super::tls::{Carrier, Tls};
 use super::wire::{Control, Wire};
 use bytes::Bytes;
 use http::uri::{Authority, Scheme};
@@ -104,7 +103,7 @@ impl Connection {
         }
         let wire = Wire::new(socket, control.clone());
         let carrier = match &options.tls {
-            None => Carrier::Plain(wire),
+            None => Carrier::Left(wire),
             Some(tls) => tokio::time::timeout(options.connect_timeout, tls.secure(wire))
                 .await
                 .map_err(|_| CallError::Connect(std::io::ErrorKind::TimedOut.into()))?
@@ -272,7 +271,7 @@ async fn within<T>(
 async fn connect(address: SocketAddr, options: &Options) -> std::io::Result<(Socket, SocketAddr)> {
     if let Some(dialer) = &options.dialer {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        return Ok((Socket::Memory(dialer.dial()?), nowhere));
+        return Ok((Socket::Right(dialer.dial()?), nowhere));
     }
     let dialled = tokio::time::timeout(options.connect_timeout, dial(address, options.source));
     let tcp = dialled
@@ -280,7 +279,7 @@ async fn connect(address: SocketAddr, options: &Options) -> std::io::Result<(Soc
         .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     tcp.set_nodelay(true)?;
     let local = tcp.local_addr()?;
-    Ok((Socket::Tcp(tcp), local))
+    Ok((Socket::Left(tcp), local))
 }
 
 async fn dial(

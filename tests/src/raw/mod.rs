@@ -7,7 +7,6 @@
 
 mod body;
 mod call;
-mod carrier;
 mod connection;
 mod frame;
 mod socket;

@@ -6,14 +6,13 @@ use socket2::SockRef;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio_util::either::Either;
 
 /// What a direction of a pipe holds at most.
 const PIPE_BYTES: usize = 16 << 10;
@@ -59,76 +58,13 @@ impl fmt::Debug for Dialer {
     }
 }
 
-#[derive(Debug)]
-pub(super) enum Socket {
-    Tcp(TcpStream),
-    Memory(DuplexStream),
-}
+/// A socket, or a pipe.
+pub(super) type Socket = Either<TcpStream, DuplexStream>;
 
-impl Socket {
-    /// Makes the close a TCP reset; a pipe knows one kind of close only.
-    pub(super) fn reset_at_close(&self) {
-        if let Self::Tcp(tcp) = self {
-            // A failure here only turns the reset into an ordinary close.
-            let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
-        }
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_read(cx, buf),
-            Self::Memory(io) => Pin::new(io).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_write(cx, buf),
-            Self::Memory(io) => Pin::new(io).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_write_vectored(cx, bufs),
-            Self::Memory(io) => Pin::new(io).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Tcp(io) => io.is_write_vectored(),
-            Self::Memory(io) => io.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_flush(cx),
-            Self::Memory(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(io) => Pin::new(io).poll_shutdown(cx),
-            Self::Memory(io) => Pin::new(io).poll_shutdown(cx),
-        }
+/// Makes the close a TCP reset; a pipe knows one kind of close only.
+pub(super) fn reset_at_close(socket: &Socket) {
+    if let Socket::Left(tcp) = socket {
+        // A failure here only turns the reset into an ordinary close.
+        let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
     }
 }

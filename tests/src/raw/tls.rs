@@ -1,6 +1,5 @@
 //! TLS as a client speaks it.
 
-use super::carrier::Carrier;
 use super::wire::Wire;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -10,6 +9,10 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
+
+/// What carries HTTP/2: the bare wire, or TLS over it.
+pub(super) type Carrier = Either<Wire, Box<TlsStream<Wire>>>;
 
 /// TLS of a connection: whom it trusts, whom it expects, what it presents.
 #[derive(Debug, Clone)]
@@ -119,7 +122,7 @@ impl Tls {
     pub(super) async fn secure(&self, wire: Wire) -> io::Result<Carrier> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let stream = connector.connect(self.name.clone(), wire).await?;
-        Ok(Carrier::Tls(Box::new(stream)))
+        Ok(Carrier::Right(Box::new(stream)))
     }
 }
 

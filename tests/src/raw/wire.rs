@@ -3,7 +3,7 @@
 //! Responsible for cutting the connection without a farewell and for pausing reads, so that the
 //! peer sees a full socket. Must never alter bytes.
 
-use super::socket::Socket;
+use super::socket::{Socket, reset_at_close};
 use futures_util::task::AtomicWaker;
 use std::io;
 use std::pin::Pin;
@@ -120,7 +120,7 @@ impl AsyncWrite for Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         if self.control.reset.load(Ordering::Acquire) {
-            self.socket.reset_at_close();
+            reset_at_close(&self.socket);
         }
     }
 }

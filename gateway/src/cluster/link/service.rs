@@ -21,7 +21,7 @@ use super::table::Side;
 use super::{Closer, LinkUser, Linked, Mesh};
 use crate::cluster::secret::random;
 use crate::edge::connection::{Connection, Signal};
-use crate::edge::tls::Transport;
+use crate::edge::tls::{Transport, keying_material};
 use crate::edge::{ConnectionKey, Response, grpc};
 
 /// What is known of each connection of the node listener.
@@ -62,7 +62,7 @@ impl NodeService {
 
     /// A connection begins, carried by `stream`.
     pub(crate) fn connection_opened(&self, key: ConnectionKey, stream: &Transport) {
-        let binding = stream.keying_material(super::dial::BINDING_LABEL);
+        let binding = keying_material(stream, super::dial::BINDING_LABEL);
         self.connections().insert(key, Stage::Fresh(binding));
     }
 

@@ -28,7 +28,7 @@ use crate::observe::metrics::Metrics;
 use crate::pki::{self, Credentials, PeerCertificate};
 use failure::HandshakeFailure;
 pub(crate) use failure::KINDS;
-pub(crate) use stream::Transport;
+pub(crate) use stream::{Transport, keying_material};
 
 /// The TLS of a listener, as it is in force.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl ServerTls {
         match stream {
             Ok(stream) => {
                 self.remember_peer(&stream, connection);
-                Some(Transport::tls(stream))
+                Some(Transport::Right(Box::new(stream)))
             }
             Err(failure) => {
                 let kind = failure.kind();
