@@ -11,7 +11,7 @@ use clap::Parser;
 
 use cli::{Arguments, ClusterCommand, Command};
 
-/// A thread of its own gives back what has been free for some seconds (SHED-12).
+/// A thread of its own gives back what has been free for a second (SHED-12).
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

@@ -13,6 +13,7 @@ mod cold_wave;
 mod curve;
 mod flat;
 mod floor;
+mod forwarding;
 mod frozen_server;
 mod heartbeat_cost;
 mod heartbeat_rate;
@@ -114,6 +115,7 @@ enum Scenario {
     RefusedNotices,
     StreamLimit,
     CancelledRegister,
+    Forwarding,
     HeartbeatCost,
     HeartbeatRate,
     HostileClients,
@@ -152,6 +154,7 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::ABOUT,
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
+            Self::Forwarding => forwarding::ABOUT,
             Self::HeartbeatCost => heartbeat_cost::ABOUT,
             Self::HeartbeatRate => heartbeat_rate::ABOUT,
             Self::HostileClients => hostile_clients::ABOUT,
@@ -178,6 +181,7 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
+            Self::Forwarding => forwarding::run(binaries).await,
             Self::HeartbeatCost => heartbeat_cost::run().await,
             Self::HeartbeatRate => heartbeat_rate::run(binaries).await,
             Self::HostileClients => hostile_clients::run(binaries).await,
