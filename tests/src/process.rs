@@ -221,11 +221,6 @@ fn spawn(binary: &Path, directory: &Path) -> Result<Child, String> {
         .arg("run")
         .arg("--config")
         .arg(directory.join(CONFIG))
-        // Only nodes of a cluster ask for it.
-        .env(
-            "YUZU_GW_COOKIE",
-            "the secret of simulated clusters, long enough",
-        )
         .stdin(Stdio::null())
         .stdout(log.try_clone().map_err(io)?)
         .stderr(log)

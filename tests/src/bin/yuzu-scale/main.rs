@@ -13,7 +13,6 @@ mod cold_wave;
 mod curve;
 mod flat;
 mod floor;
-mod forwarding;
 mod frozen_server;
 mod heartbeat_cost;
 mod heartbeat_rate;
@@ -115,7 +114,6 @@ enum Scenario {
     RefusedNotices,
     StreamLimit,
     CancelledRegister,
-    Forwarding,
     HeartbeatCost,
     HeartbeatRate,
     HostileClients,
@@ -154,7 +152,6 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::ABOUT,
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
-            Self::Forwarding => forwarding::ABOUT,
             Self::HeartbeatCost => heartbeat_cost::ABOUT,
             Self::HeartbeatRate => heartbeat_rate::ABOUT,
             Self::HostileClients => hostile_clients::ABOUT,
@@ -181,7 +178,6 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
-            Self::Forwarding => forwarding::run(binaries).await,
             Self::HeartbeatCost => heartbeat_cost::run().await,
             Self::HeartbeatRate => heartbeat_rate::run(binaries).await,
             Self::HostileClients => hostile_clients::run(binaries).await,
