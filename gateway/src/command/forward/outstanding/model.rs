@@ -201,7 +201,7 @@ impl World {
                 let found = match chance % 4 {
                     0 => Found::Here,
                     1 => Found::Nowhere,
-                    n => Found::At(place(NODES[usize::from(n) - 1], 2)),
+                    n => Found::At(place(NODES[usize::from(n) - 1], 2 + u64::from(chance))),
                 };
                 let told = self.core.written(id, &moved, |_| found.clone(), self.now);
                 told.expect("the owner had it");
