@@ -5,17 +5,18 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "yuzu/common/v1/common.proto",
     "yuzu/agent/v1/agent.proto",
     "yuzu/gateway/v1/gateway.proto",
     "yuzu/server/v1/management.proto",
     "yuzu/node/v1/agents.proto",
+    "yuzu/node/v1/forward.proto",
     "yuzu/node/v1/node.proto",
 ];
 
 /// Messages that hold what LOG-3 forbids to print; `src/redact.rs` writes their `Debug`.
-const REDACTED: [&str; 13] = [
+const REDACTED: [&str; 15] = [
     ".yuzu.common.v1.ErrorDetail",
     ".yuzu.agent.v1.RegisterRequest",
     ".yuzu.agent.v1.RegisterResponse",
@@ -29,6 +30,8 @@ const REDACTED: [&str; 13] = [
     ".yuzu.server.v1.AgentConnected",
     ".yuzu.server.v1.QueryInventoryResponse",
     ".yuzu.node.v1.AgentRow",
+    ".yuzu.node.v1.ForwardDispatch",
+    ".yuzu.node.v1.ForwardAnswers",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

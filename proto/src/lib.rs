@@ -98,6 +98,12 @@ pub mod path {
     pub const NODE_PROVE: &str = "/yuzu.node.v1.NodeService/Prove";
     /// `NodeService.ShareAgents`.
     pub const NODE_SHARE_AGENTS: &str = "/yuzu.node.v1.NodeService/ShareAgents";
+    /// `NodeService.Forward`.
+    pub const NODE_FORWARD: &str = "/yuzu.node.v1.NodeService/Forward";
+    /// `NodeService.Offers`.
+    pub const NODE_OFFERS: &str = "/yuzu.node.v1.NodeService/Offers";
+    /// `NodeService.Accept`.
+    pub const NODE_ACCEPT: &str = "/yuzu.node.v1.NodeService/Accept";
 }
 
 /// Metadata key of the session an agent attaches to, and of the session a replay presents.

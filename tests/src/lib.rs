@@ -18,5 +18,6 @@ pub mod operator;
 pub mod process;
 pub mod random;
 pub mod raw;
+pub mod relay;
 pub mod stub_process;
 pub mod testbed;

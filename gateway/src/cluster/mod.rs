@@ -5,6 +5,8 @@
 //! never make this node unready, nor know what links are used for.
 
 pub(crate) mod adjacency;
+mod channels;
+mod dialling;
 mod hash;
 mod link;
 mod members;
@@ -12,6 +14,7 @@ mod seal;
 mod secret;
 mod seeds;
 mod status;
+mod users;
 
 use std::collections::HashSet;
 use std::io;
@@ -31,18 +34,23 @@ use crate::observe::log::safe_text;
 use crate::observe::metrics::Metrics;
 use crate::session::{Events, Registry};
 use crate::supervise::{Kept, NodeSupervisor, keep_running};
-pub(crate) use adjacency::Sharing;
-use link::dial::{Dialler, Target};
+pub(crate) use adjacency::{Sharing, Whereabouts};
+#[cfg(test)]
+pub(crate) use channels::testing as channel_testing;
+pub(crate) use channels::{Acceptor, Channel, Channels, Lost};
+use link::dial::Dialler;
 use link::failure::Failure;
+pub(crate) use link::handshake::Identity as Peer;
 use link::handshake::{Identity, PROTOCOL};
 pub(crate) use link::service::NodeService;
 use link::{LinkUser, Mesh};
 use members::engine;
 use members::gossip::{SealedTransport, unix_ms};
-use members::labels::{self, Labels};
+use members::labels::Labels;
 use members::view::{Change, View};
 use secret::{Keys, random};
 use seeds::Addresses;
+use users::Users;
 
 /// Nodes that have a series of their own in `cluster_events_total`.
 const MAX_NODE_LABELS: usize = 256;
@@ -59,6 +67,7 @@ struct Parts {
     mesh: Arc<Mesh>,
     dialler: Dialler,
     sharing: Arc<Sharing>,
+    channels: Arc<Channels>,
     config: config::Cluster,
     node: config::Node,
     transport: SealedTransport,
@@ -110,8 +119,12 @@ impl Cluster {
         let socket = UdpSocket::from_std(gossip)?;
         let transport = SealedTransport::new(socket, keys.clone(), Arc::clone(metrics));
         let mesh = Mesh::new(own, keys, Arc::clone(metrics));
-        let sharing = Sharing::new(registry, events, metrics);
-        let user = Arc::clone(&sharing) as Arc<dyn LinkUser>;
+        let sharing = Sharing::new(registry, events, metrics, config.observe.metrics_per_peer);
+        let channels = Channels::new(&mesh.own().name);
+        let user = Arc::new(Users {
+            sharing: Arc::clone(&sharing),
+            channels: Arc::clone(&channels),
+        }) as Arc<dyn LinkUser>;
         let dialler = Dialler {
             mesh: Arc::clone(&mesh),
             tls: config.cluster.tls.clone(),
@@ -123,6 +136,7 @@ impl Cluster {
             mesh,
             dialler,
             sharing,
+            channels,
             config: config.cluster.clone(),
             node: config.node.clone(),
             transport,
@@ -151,6 +165,11 @@ impl Cluster {
     /// Who holds which agent.
     pub(crate) fn sharing(&self) -> Arc<Sharing> {
         Arc::clone(&self.parts.sharing)
+    }
+
+    /// Streams to other nodes.
+    pub(crate) fn channels(&self) -> Arc<Channels> {
+        Arc::clone(&self.parts.channels)
     }
 
     /// Joins.
@@ -258,7 +277,13 @@ async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
                 parts.settle();
                 continue;
             }
-            Some(_) = links.join_next() => continue,
+            Some(ended) = links.join_next() => {
+                // One that worked is made again at once, one that failed with the next look.
+                if ended.is_ok_and(|was_linked| was_linked) {
+                    parts.dial(&mut links);
+                }
+                continue;
+            }
             changed = live.changed() => {
                 changed?;
                 if parts.look(&live.borrow_and_update()) {
@@ -329,6 +354,7 @@ impl Parts {
             host: told.host.clone(),
             port: port_or(told.port, address.port()),
         });
+        let (forwarding, forwarded) = self.channels.open_now();
         Labels {
             incarnation: self.mesh.own().incarnation,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -343,6 +369,8 @@ impl Parts {
                 .collect(),
             peer: Some(told.map_or_else(|| address.to_string(), |told| told.to_string())),
             sessions: self.registry.len() as u64,
+            forwarding: forwarding as u64,
+            forwarded: forwarded as u64,
         }
     }
 
@@ -420,47 +448,9 @@ impl Parts {
             .take(link::table::MAX_PEERS)
             .try_for_each(|seed| handle.gossip(seed))
     }
-
-    /// Dials whoever is to be dialled.
-    fn dial(self: &Arc<Self>, links: &mut JoinSet<()>) {
-        let targets: Vec<_> = {
-            let view = self.view();
-            // One that is stopping would only refuse.
-            let staying = view.reachable().filter(|member| !member.labels.draining);
-            let staying = staying.map(|member| (&member.name, member.incarnation));
-            let wanted = self.mesh.due(staying);
-            let address = |name: &Arc<str>, incarnation: u64| {
-                let mut live = view.reachable();
-                let found = live.find(|m| m.name == *name && m.incarnation == incarnation);
-                found.and_then(|member| labels::endpoint(&member.address()))
-            };
-            let target = |(name, incarnation)| Target {
-                address: address(&name, incarnation),
-                name,
-                incarnation,
-            };
-            wanted.into_iter().map(target).collect()
-        };
-        for target in targets {
-            let parts = Arc::clone(self);
-            links.spawn(async move {
-                let _dialled = Dialled(&parts.mesh, &target.name);
-                parts.dialler.link(&target).await;
-            });
-        }
-    }
 }
 
 type LiveNodes = std::collections::BTreeMap<chitchat::ChitchatId, chitchat::NodeState>;
-
-/// Ends an attempt, however it ends.
-struct Dialled<'a>(&'a Mesh, &'a str);
-
-impl Drop for Dialled<'_> {
-    fn drop(&mut self) {
-        self.0.dialled(self.1);
-    }
-}
 
 fn port_or(port: u16, default: u16) -> u16 {
     match port {

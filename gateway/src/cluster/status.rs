@@ -18,6 +18,7 @@ impl Parts {
             view.members().map(row).collect()
         };
         let own = self.mesh.own();
+        let (forwarding, forwarded) = self.channels.open_now();
         members.push(json!({
             "name": &*own.name,
             "incarnation": own.incarnation,
@@ -29,6 +30,8 @@ impl Parts {
             "draining": self.draining.load(Ordering::Relaxed),
             "advertise": self.node.advertise.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "sessions": self.registry.len(),
+            "forwarding": forwarding,
+            "forwarded": forwarded,
         }));
         let state = match self.mesh.has_left() {
             true => "left: the name belongs to an older node",
@@ -61,5 +64,7 @@ fn row(member: &Member) -> Value {
         "draining": labels.draining,
         "advertise": labels.advertise,
         "sessions": labels.sessions,
+        "forwarding": labels.forwarding,
+        "forwarded": labels.forwarded,
     })
 }

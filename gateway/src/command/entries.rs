@@ -23,6 +23,9 @@ pub(super) enum NoAnswer {
     AgentDisconnected,
     /// The agent's mailbox is full; nothing was sent (CMD-17).
     Backpressure,
+    /// The node that holds the agent was lost; whether the command was carried out is not known
+    /// (FWD-6).
+    OutcomeUnknown,
 }
 
 impl NoAnswer {
@@ -31,6 +34,7 @@ impl NoAnswer {
             Self::NotConnected => "not_connected",
             Self::AgentDisconnected => "agent_disconnected",
             Self::Backpressure => "backpressure",
+            Self::OutcomeUnknown => "outcome_unknown",
         }
     }
 
@@ -71,11 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cmd_3_cmd_4_cmd_17_entries_have_the_exact_shape() {
+    fn cmd_3_cmd_4_cmd_17_fwd_6_entries_have_the_exact_shape() {
         for (reason, output) in [
             (NoAnswer::NotConnected, "not_connected"),
             (NoAnswer::AgentDisconnected, "agent_disconnected"),
             (NoAnswer::Backpressure, "backpressure"),
+            (NoAnswer::OutcomeUnknown, "outcome_unknown"),
         ] {
             let mut frame = BytesMut::new();
             reason.put(&mut frame, "agent-1", "c-7");

@@ -4,6 +4,9 @@
 //! and for ending the stream (CMD-8, CMD-9, CMD-15). Must never hold anything of size once its
 //! caller has gone: agents that never answer keep a reference to it.
 
+mod body;
+mod feed;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,7 +14,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
@@ -20,10 +22,13 @@ use super::callers::{CallerLimits, Callers, STALL};
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
-use crate::edge::grpc;
 use crate::observe::log::{limit, limited};
 use crate::session::{Reply, ReplySink};
+pub(crate) use body::FanoutBody;
+pub(super) use feed::Feed;
 
+/// What other nodes still say of a call after its time, and of their own clocks: as long.
+const LINGER: Duration = Duration::from_secs(1);
 /// The watchdog looks so many times within a caller's whole time, as it may become shorter.
 const LOOKS: u32 = 10;
 
@@ -42,6 +47,14 @@ enum End {
     Gone,
 }
 
+/// What became of something for the backlog.
+enum TakenIn {
+    Yes,
+    No(NoRoom),
+    /// The caller has not read for too long.
+    GivenUp,
+}
+
 struct State {
     backlog: Backlog,
     tracker: Tracker,
@@ -58,6 +71,12 @@ struct State {
     came: usize,
     /// A watchdog is on its way.
     watched: bool,
+    /// Other nodes feed it, so many times.
+    feeds: u32,
+    /// The caller has gone.
+    gone: bool,
+    /// Who feeds it waits for its end.
+    feeder: Option<Waker>,
 }
 
 /// One SendCommand.
@@ -93,6 +112,9 @@ impl Fanout {
             full_since: None,
             came: 0,
             watched: false,
+            feeds: 0,
+            gone: false,
+            feeder: None,
         };
         let fanout = Arc::new_cyclic(|me| Self {
             state: Mutex::new(state),
@@ -129,6 +151,20 @@ impl Fanout {
         }
     }
 
+    /// The target was not sent the command after all, and somebody else will say how it ends.
+    pub(super) fn forget(&self, target: u32) {
+        self.state().tracker.complete(target);
+    }
+
+    /// More targets; the number of the first.
+    pub(super) fn add(&self, targets: &[Arc<str>]) -> u32 {
+        let mut state = self.state();
+        let first = state.names.targets.len();
+        state.names.targets.extend_from_slice(targets);
+        state.tracker.extend_to(first + targets.len());
+        first as u32
+    }
+
     /// Every target was dispatched or refused.
     pub(super) fn dispatched(&self) {
         let mut state = self.state();
@@ -158,27 +194,18 @@ impl Fanout {
         if !self.is_open(&state) || !state.tracker.is_open(target) {
             return true;
         }
-        let len = reply.frame.len();
-        let refused = state.backlog.offer(target, &reply.frame).err();
-        if owner.is_none() {
-            state.came += len;
-        }
-        let now = Instant::now();
-        state.idle_since.get_or_insert(now);
-        if self.judge_caller(&mut state, now) {
-            drop(state);
-            self.finish(End::SlowCaller);
-            return true;
-        }
-        if let Some(why) = refused {
-            if let Some(owner) = owner {
-                state.backlog.wait(target, len, why, owner);
+        match self.take_in(&mut state, target, &reply.frame, owner) {
+            TakenIn::Yes => {}
+            TakenIn::No(why) => {
+                drop(state);
+                self.press(why);
+                return false;
             }
-            drop(state);
-            if why == NoRoom::Pool {
-                self.callers.press();
+            TakenIn::GivenUp => {
+                drop(state);
+                self.finish(End::SlowCaller);
+                return true;
             }
-            return false;
         }
         if reply.terminal.is_some() {
             state.tracker.complete(target);
@@ -190,6 +217,38 @@ impl Fanout {
         }
         wake(caller);
         true
+    }
+
+    /// Puts what came from `source` into the backlog; `owner` is woken when there may be room.
+    fn take_in(
+        &self,
+        state: &mut State,
+        source: u32,
+        frame: &Bytes,
+        owner: Option<&Waker>,
+    ) -> TakenIn {
+        let refused = state.backlog.offer(source, frame).err();
+        if owner.is_none() {
+            state.came += frame.len();
+        }
+        let now = Instant::now();
+        state.idle_since.get_or_insert(now);
+        if self.judge_caller(state, now) {
+            return TakenIn::GivenUp;
+        }
+        let Some(why) = refused else {
+            return TakenIn::Yes;
+        };
+        if let Some(owner) = owner {
+            state.backlog.wait(source, frame.len(), why, owner);
+        }
+        TakenIn::No(why)
+    }
+
+    fn press(&self, why: NoRoom) {
+        if why == NoRoom::Pool {
+            self.callers.press();
+        }
     }
 
     /// Notices that the backlog is full. True: the caller has left it so for too long.
@@ -245,8 +304,10 @@ impl Fanout {
                 (owners, Some(dropped))
             }
         };
+        let feeder = state.feeder.take();
         drop(state);
         drop(dropped);
+        wake(feeder);
         match end {
             End::TimedOut => self.metrics.timed_out(silent),
             End::SlowCaller => {
@@ -289,19 +350,29 @@ impl Fanout {
         }
         self.finish(End::Gone);
         let mut state = self.state();
+        state.gone = true;
+        let feeder = state.feeder.take();
         let rest = (
             state.backlog.clear(),
             std::mem::replace(&mut state.tracker, Tracker::new(0)),
             std::mem::take(&mut state.names),
         );
         drop(state);
+        wake(feeder);
         drop(rest);
     }
 
     /// The next piece of the response body.
-    fn poll_piece(&self, cx: &mut Context<'_>, timeout: Pin<&mut Sleep>) -> Poll<Piece> {
-        if timeout.poll(cx).is_ready() {
+    fn poll_piece(&self, cx: &mut Context<'_>, mut timeout: Pin<&mut Sleep>) -> Poll<Piece> {
+        let mut lingered = false;
+        if timeout.as_mut().poll(cx).is_ready() {
             self.finish(End::TimedOut);
+            let until = self.deadline + LINGER;
+            lingered = Instant::now() >= until;
+            if !lingered {
+                timeout.as_mut().reset(until);
+                lingered = timeout.poll(cx).is_ready();
+            }
         }
         let mut state = self.state();
         if state.end == Some(End::SlowCaller) {
@@ -313,7 +384,8 @@ impl Fanout {
             return Poll::Ready(Piece::Data(take(state)));
         }
         let complete = !state.dispatching && state.tracker.left() == 0;
-        if complete || state.end.is_some() {
+        let fed = state.feeds > 0 && !lingered;
+        if !fed && (complete || state.end.is_some()) {
             drop(state);
             self.finish(End::Complete);
             return Poll::Ready(Piece::End(Status::ok("")));
@@ -386,58 +458,6 @@ impl ReplySink for Fanout {
 enum Piece {
     Data(Bytes),
     End(Status),
-}
-
-/// The body of a SendCommand response. Dropped, it drops the fan-out (CMD-15).
-pub(crate) struct FanoutBody {
-    fanout: Arc<Fanout>,
-    timeout: Pin<Box<Sleep>>,
-    done: bool,
-}
-
-impl FanoutBody {
-    pub(super) fn new(fanout: Arc<Fanout>) -> Self {
-        Self {
-            timeout: Box::pin(sleep_until(fanout.deadline)),
-            fanout,
-            done: false,
-        }
-    }
-}
-
-impl Body for FanoutBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let me = &mut *self;
-        if me.done {
-            return Poll::Ready(None);
-        }
-        me.fanout.poll_piece(cx, me.timeout.as_mut()).map(|piece| {
-            Some(Ok(match piece {
-                Piece::Data(data) => Frame::data(data),
-                Piece::End(status) => {
-                    me.done = true;
-                    Frame::trailers(grpc::trailers(&status))
-                }
-            }))
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.done
-    }
-}
-
-impl Drop for FanoutBody {
-    fn drop(&mut self) {
-        self.fanout.callers.remove(&self.fanout);
-        self.fanout.abandon();
-    }
 }
 
 #[cfg(test)]

@@ -10,10 +10,26 @@ pub(crate) mod bench;
 mod callers;
 mod entries;
 mod fanout;
+mod forward;
+mod local;
 mod metrics;
 mod pool;
 mod router;
+mod running;
 mod tracker;
 
 pub(crate) use fanout::FanoutBody;
-pub(crate) use router::{Command, Router, Ticket};
+pub(crate) use forward::{Forwarder, Served};
+pub(crate) use router::{Command, Router};
+pub(crate) use running::Ticket;
+
+/// The largest command: what an agent's gRPC library receives at most (CMD-24).
+pub(crate) const MAX_COMMAND: usize = 4 << 20;
+/// Targets resolved or dispatched before other tasks get a turn.
+const TURN: usize = 32;
+
+async fn take_turns(index: usize) {
+    if index % TURN == TURN - 1 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,34 +1,27 @@
-//! From the targets of a SendCommand to the mailboxes of their sessions.
+//! From the targets of a SendCommand to the sessions that carry it out, on this node or on others.
 //!
-//! Responsible for resolving agent ids (CMD-1 to CMD-3, CMD-13), for the timeout (CMD-10) and for
-//! refusing work during a planned stop (CMD-16). Must never copy a command per target.
+//! Responsible for resolving agent ids (CMD-1 to CMD-3, CMD-13, FWD-1) and for refusing work during
+//! a planned stop (CMD-16). Must never copy a command per target.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::Notify;
 use tokio::time::Instant;
-use tracing::warn;
 
 use super::backlog::Names;
 use super::callers::{CallerLimits, Callers};
 use super::entries::NoAnswer;
 use super::fanout::{Fanout, FanoutBody};
+use super::forward::{Forwarded, Forwarder, Place};
+use super::local::{Dispatched, Local};
 use super::metrics::MetricsOfCommands;
+use super::running::{Running, Stopping, Ticket};
+use super::take_turns;
 use crate::config;
-use crate::observe::log::{limit, limited, safe_text};
 use crate::observe::metrics::Metrics;
-use crate::session::{MailboxLimits, NotDispatched, Registry, ReplySink, Session, Waiter};
-
-const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Targets resolved or dispatched before other tasks get a turn.
-const TURN: usize = 32;
-
-static BACKPRESSURE: limit::LineLimit = limit::LineLimit::per_second();
+use crate::session::{Registry, Session};
 
 /// One command, as it goes to every target.
 pub(crate) struct Command {
@@ -40,39 +33,49 @@ pub(crate) struct Command {
     pub(crate) plugin: String,
     /// Seconds, as the caller sent them.
     pub(crate) timeout_seconds: i32,
+    /// How the caller was admitted, for other nodes (FWD-3); empty when nobody asked.
+    pub(crate) caller: String,
 }
 
-/// The node takes no command any more (CMD-16).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the gateway is stopping")]
-pub(crate) struct Stopping;
-
-/// Routes commands to the sessions of this node.
+/// Routes commands to the sessions of this node, and to other nodes.
 #[derive(Debug)]
 pub(crate) struct Router {
     registry: Arc<Registry>,
-    metrics: MetricsOfCommands,
+    pub(super) local: Arc<Local>,
     callers: Arc<Callers>,
-    config: ArcSwap<config::Command>,
-    stopping: AtomicBool,
+    /// Absent where nothing is forwarded.
+    forwarder: Option<Arc<Forwarder>>,
     running: Arc<Running>,
 }
 
-/// Fan-outs in progress.
-#[derive(Debug, Default)]
-struct Running {
-    count: AtomicUsize,
-    ended: Notify,
+/// The targets of a call.
+#[derive(Default)]
+struct Targets {
+    names: Vec<Arc<str>>,
+    routes: Vec<Route>,
 }
 
-/// Counts a fan-out while it lives.
-#[derive(Debug)]
-pub(crate) struct Ticket(Arc<Running>);
+/// Where one of them is.
+enum Route {
+    Here(Arc<Session>),
+    At(Place),
+    Nowhere,
+}
 
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::AcqRel);
-        self.0.ended.notify_waiters();
+impl Targets {
+    fn add(&mut self, name: Arc<str>, route: Route) {
+        self.names.push(name);
+        self.routes.push(route);
+    }
+
+    /// Those that other nodes hold.
+    fn remote(&self) -> Vec<(u32, Arc<str>, Place)> {
+        let all = self.names.iter().zip(&self.routes).enumerate();
+        let remote = all.filter_map(|(index, (name, route))| match route {
+            Route::At(place) => Some((index as u32, Arc::clone(name), place.clone())),
+            Route::Here(_) | Route::Nowhere => None,
+        });
+        remote.collect()
     }
 }
 
@@ -82,24 +85,35 @@ impl Router {
         metrics: Arc<Metrics>,
         config: config::Command,
     ) -> Self {
+        let callers = Callers::new(caller_limits(&config));
         Self {
             registry,
-            metrics: MetricsOfCommands::new(metrics),
-            callers: Callers::new(caller_limits(&config)),
-            config: ArcSwap::from_pointee(config),
-            stopping: AtomicBool::new(false),
+            local: Arc::new(Local::new(MetricsOfCommands::new(metrics), config)),
+            callers,
+            forwarder: None,
             running: Arc::default(),
         }
     }
 
-    /// Puts another configuration in force, for commands that come from now on.
-    pub(crate) fn retune(&self, config: &config::Command) {
-        self.callers.retune(caller_limits(config));
-        self.config.store(Arc::new(config.clone()));
+    /// The same, forwarding to agents that other nodes hold.
+    pub(crate) fn forwarding(self, forwarder: Arc<Forwarder>) -> Self {
+        Self {
+            forwarder: Some(forwarder),
+            ..self
+        }
     }
 
-    /// Sends `command` to the listed agents, or to every agent of this node when none is listed
-    /// (CMD-1). Each target is sent it at most once.
+    /// Puts another configuration in force, for commands that come from now on.
+    pub(crate) fn retune(&self, config: &config::Command, routing: &config::Routing) {
+        self.callers.retune(caller_limits(config));
+        self.local.retune(config);
+        if let Some(forwarder) = &self.forwarder {
+            forwarder.retune(routing);
+        }
+    }
+
+    /// Sends `command` to the listed agents, or to every agent of this node, or of all nodes, when
+    /// none is listed (CMD-1, ADJ-5). Each target is sent it at most once.
     ///
     /// # Errors
     /// During a planned stop.
@@ -108,79 +122,122 @@ impl Router {
         agent_ids: &[&str],
         command: Command,
     ) -> Result<(FanoutBody, Ticket), Stopping> {
-        self.running.count.fetch_add(1, Ordering::AcqRel);
-        let ticket = Ticket(Arc::clone(&self.running));
-        if self.stopping.load(Ordering::Acquire) {
-            return Err(Stopping);
-        }
-        let (targets, sessions) = self.resolve(agent_ids).await;
+        let ticket = self.begin()?;
+        let targets = self.resolve(agent_ids).await;
+        let remote = targets.remote();
         let id = Bytes::copy_from_slice(command.id.as_bytes());
-        let metrics = self.metrics.of(&command.plugin);
-        let timeout = self.timeout(command.timeout_seconds);
+        let timeout = self.local.timeout(command.timeout_seconds);
         let names = Names {
-            targets,
+            targets: targets.names,
             command_id: command.id,
         };
-        let fanout = Fanout::new(names, metrics, &self.callers, timeout);
+        let fanout = self.fan_out(names, &command.plugin, timeout);
         // From here on a caller that leaves drops the fan-out, the targets not yet sent included.
         let body = FanoutBody::new(Arc::clone(&fanout));
-        let dispatched = self.dispatch(&fanout, &sessions, &id, &command.frame).await;
+        let forwarded = remote.len();
+        if let Some(forwarder) = &self.forwarder
+            && forwarded > 0
+        {
+            let command = Forwarded {
+                frame: command.frame.clone(),
+                command_id: id.clone(),
+                caller: command.caller,
+                deadline: Instant::now() + timeout,
+            };
+            forwarder.forward(&fanout, &self.local, remote, command);
+        }
+        let dispatched = self
+            .dispatch(&fanout, &targets.routes, &id, &command.frame)
+            .await;
         fanout.dispatched();
-        self.observe(sessions.len(), dispatched);
+        self.observe(targets.routes.len(), dispatched, forwarded);
         Ok((body, ticket))
     }
 
-    /// The distinct targets, each with its session (CMD-1, CMD-13).
-    async fn resolve(&self, agent_ids: &[&str]) -> (Vec<Arc<str>>, Vec<Option<Arc<Session>>>) {
+    /// Counts one more call.
+    ///
+    /// # Errors
+    /// During a planned stop.
+    pub(super) fn begin(&self) -> Result<Ticket, Stopping> {
+        self.running.begin()
+    }
+
+    /// A fan-out that ends `timeout` from now at the latest.
+    pub(super) fn fan_out(&self, names: Names, plugin: &str, timeout: Duration) -> Arc<Fanout> {
+        let metrics = self.local.metrics.of(plugin);
+        Fanout::new(names, metrics, &self.callers, timeout)
+    }
+
+    /// The distinct targets, each with where it is (CMD-1, CMD-13).
+    async fn resolve(&self, agent_ids: &[&str]) -> Targets {
         if agent_ids.is_empty() {
-            let sessions = self.registry.all();
-            let targets = sessions
-                .iter()
-                .map(|session| Arc::clone(session.agent_id()))
-                .collect();
-            return (targets, sessions.into_iter().map(Some).collect());
+            return self.all().await;
         }
+        let mut targets = Targets::default();
         let mut seen = HashSet::with_capacity(agent_ids.len());
-        let (mut targets, mut sessions) = (Vec::new(), Vec::new());
         for (index, id) in agent_ids.iter().enumerate() {
             take_turns(index).await;
             if !seen.insert(*id) {
                 continue;
             }
-            let session = self.registry.route(id);
-            targets.push(match &session {
-                Some(session) => Arc::clone(session.agent_id()),
-                None => Arc::from(*id),
-            });
-            sessions.push(session);
+            let own = self.registry.route(id);
+            let epoch = own.as_ref().map(|session| session.epoch);
+            let elsewhere = self.forwarder.as_ref();
+            let elsewhere = elsewhere.and_then(|forwarder| forwarder.elsewhere(id, epoch));
+            match (elsewhere, own) {
+                (Some(place), _) => targets.add(Arc::from(*id), Route::At(place)),
+                (None, Some(session)) => {
+                    let name = Arc::clone(session.agent_id());
+                    targets.add(name, Route::Here(session));
+                }
+                (None, None) => targets.add(Arc::from(*id), Route::Nowhere),
+            }
         }
-        (targets, sessions)
+        targets
     }
 
+    /// Every agent that a command without ids goes to.
+    async fn all(&self) -> Targets {
+        let mesh = self.local.broadcast() == config::Broadcast::Mesh;
+        let forwarder = self.forwarder.as_ref().filter(|_| mesh);
+        let elsewhere = match forwarder {
+            Some(forwarder) => forwarder.all_elsewhere().await,
+            None => Vec::new(),
+        };
+        let mut targets = Targets::default();
+        let remote: HashSet<_> = elsewhere.iter().map(|(id, _)| Arc::clone(id)).collect();
+        for session in self.registry.all() {
+            if !remote.contains(session.agent_id()) {
+                targets.add(Arc::clone(session.agent_id()), Route::Here(session));
+            }
+        }
+        for (id, place) in elsewhere {
+            targets.add(id, Route::At(place));
+        }
+        targets
+    }
+
+    /// Sends to the sessions of this node; how many it was.
     async fn dispatch(
         &self,
         fanout: &Arc<Fanout>,
-        sessions: &[Option<Arc<Session>>],
+        routes: &[Route],
         id: &Bytes,
         frame: &Bytes,
     ) -> usize {
-        let (mut sent, mailbox) = (0, self.mailbox());
-        for (index, session) in sessions.iter().enumerate() {
+        let (mut sent, mailbox) = (0, self.local.mailbox());
+        for (index, route) in routes.iter().enumerate() {
             take_turns(index).await;
             let target = index as u32;
-            let Some(session) = session else {
-                fanout.refuse(target, NoAnswer::NotConnected);
-                continue;
-            };
-            fanout.expect(target);
-            let sink = Arc::clone(fanout) as Arc<dyn ReplySink>;
-            let waiter = Waiter { sink, target };
-            match session.dispatch(id, frame.clone(), waiter, mailbox) {
-                Ok(()) => sent += 1,
-                Err(NotDispatched::Ended) => fanout.refuse(target, NoAnswer::NotConnected),
-                Err(NotDispatched::Full(queued)) => {
-                    self.backpressure(queued, id);
-                    fanout.refuse(target, NoAnswer::Backpressure);
+            match route {
+                Route::At(_) => {}
+                Route::Nowhere => fanout.refuse(target, NoAnswer::NotConnected),
+                Route::Here(session) => {
+                    match (self.local).dispatch(fanout, target, session, id, frame, mailbox) {
+                        Dispatched::Yes => sent += 1,
+                        Dispatched::Full => {}
+                        Dispatched::Ended => fanout.refuse(target, NoAnswer::NotConnected),
+                    }
                 }
             }
         }
@@ -190,64 +247,26 @@ impl Router {
         sent
     }
 
-    fn mailbox(&self) -> MailboxLimits {
-        let config = self.config.load();
-        MailboxLimits {
-            commands: config.mailbox,
-            bytes: config.mailbox_bytes,
-        }
-    }
-
-    fn backpressure(&self, queued: usize, command_id: &[u8]) {
-        let metrics = self.metrics.all();
-        metrics.commands_dropped_backpressure_total.inc();
-        metrics.stream_queue_len_distribution.observe(queued as f64);
-        limited!(
-            warn,
-            BACKPRESSURE,
-            "command {} not sent to an agent: its mailbox is full ({queued} commands wait)",
-            safe_text(command_id)
-        );
-    }
-
-    fn observe(&self, targets: usize, dispatched: usize) {
-        let metrics = self.metrics.all();
-        metrics.fanout_target_count.observe(targets as f64);
-        metrics.fanout_dispatched_count.observe(dispatched as f64);
-        metrics
-            .fanout_skipped_count
-            .observe((targets - dispatched) as f64);
-        metrics.fanout_remote_dispatched_count.observe(0.0);
-    }
-
-    /// The timeout in force (CMD-10).
-    fn timeout(&self, seconds: i32) -> Duration {
-        match u64::try_from(seconds) {
-            Ok(seconds) if seconds > 0 => Duration::from_secs(seconds).min(MAX_TIMEOUT),
-            _ => self.config.load().default_timeout,
-        }
+    /// Notes of a call how many targets it had, how many were sent the command here, and how many
+    /// other nodes hold.
+    pub(super) fn observe(&self, targets: usize, dispatched: usize, forwarded: usize) {
+        let metrics = self.local.metrics.all();
+        let observe = |family: &prometheus::Histogram, count: usize| family.observe(count as f64);
+        observe(&metrics.fanout_target_count, targets);
+        observe(&metrics.fanout_dispatched_count, dispatched);
+        let skipped = targets - dispatched - forwarded;
+        observe(&metrics.fanout_skipped_count, skipped);
+        observe(&metrics.fanout_remote_dispatched_count, forwarded);
     }
 
     /// From now on every command is refused (CMD-16, STOP-3).
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.running.stop();
     }
 
     /// Waits until no fan-out is in progress. False: some were at `deadline`.
     pub(crate) async fn finished(&self, deadline: Instant) -> bool {
-        loop {
-            let ended = self.running.ended.notified();
-            let mut ended = std::pin::pin!(ended);
-            ended.as_mut().enable();
-            let running = self.running.count.load(Ordering::Acquire);
-            if running == 0 {
-                return true;
-            }
-            if tokio::time::timeout_at(deadline, ended).await.is_err() {
-                warn!(running, "commands still run at the end of their time");
-                return false;
-            }
-        }
+        self.running.finished(deadline).await
     }
 }
 
@@ -255,12 +274,6 @@ fn caller_limits(config: &config::Command) -> CallerLimits {
     CallerLimits {
         buffer_bytes: config.caller_buffer_bytes,
         slow_timeout: config.slow_caller_timeout,
-    }
-}
-
-async fn take_turns(index: usize) {
-    if index % TURN == TURN - 1 {
-        tokio::task::yield_now().await;
     }
 }
 

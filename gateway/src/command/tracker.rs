@@ -18,6 +18,11 @@ impl Tracker {
         }
     }
 
+    /// Has room for `targets` targets from now on.
+    pub(crate) fn extend_to(&mut self, targets: usize) {
+        self.open.resize(targets.div_ceil(64), 0);
+    }
+
     /// The target is waited for.
     pub(crate) fn expect(&mut self, target: u32) {
         if let Some((word, bit)) = self.place(target)

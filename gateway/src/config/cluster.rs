@@ -64,6 +64,49 @@ impl Cluster {
     }
 }
 
+/// `[routing]`: bounds of commands that other nodes carry out (FWD-5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Routing {
+    /// Forwarded sessions that this node has opened, and as many that it serves.
+    pub max_sessions: usize,
+    /// Of them, those opened to one owner node.
+    pub max_sessions_per_owner: usize,
+    /// Bytes on their way to owners, and of answers in hand.
+    pub max_inflight_bytes: usize,
+    /// Until the owner says that it wrote the command.
+    pub forward_timeout: Duration,
+    /// Until there is a stream to the owner.
+    pub connect_timeout: Duration,
+    /// A session that waits for nothing ends after this long.
+    pub idle_close: Duration,
+    /// A session whose stream broke can be resumed for this long (FWD-8).
+    pub resume_grace: Duration,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Self {
+            max_sessions: 4_096,
+            max_sessions_per_owner: 1_024,
+            max_inflight_bytes: 256 << 20,
+            forward_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            idle_close: Duration::from_secs(30),
+            resume_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Whom a command without agent ids goes to (ADJ-5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Broadcast {
+    /// The agents of this node.
+    #[default]
+    Local,
+    /// Those of every node.
+    Mesh,
+}
+
 /// `[cluster.tls]`. PEM files; an empty path is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterTls {

@@ -12,8 +12,8 @@ use super::later;
 use super::peer_addresses::Port;
 use super::refusal::Refusal;
 use super::schema::{
-    ClientAuth, Config, Endpoint, Listener, ListenerTls, LogFormat, NODE_PORT, PeerAuthMode,
-    TlsVersion,
+    Broadcast, ClientAuth, Config, Endpoint, Listener, ListenerTls, LogFormat, NODE_PORT,
+    PeerAuthMode, TlsVersion,
 };
 use super::slot::{At, Bad, Key, Reload, Slot, WordAt};
 use super::values::{self, Range, TextRule};
@@ -212,6 +212,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
     size("command.caller_buffer_bytes", |c| &mut c.command.caller_buffer_bytes, 64 * KIB, GIB),
     millis("command.slow_caller_timeout_ms",
         |c| &mut c.command.slow_caller_timeout, 100, 600_000),
+    word("command.broadcast", |c| &mut c.command.broadcast, Broadcast::WORDS),
 
     // Three quarters of the least hold the largest message that a listener may allow.
     size("memory.max_unfinished_request_bytes",
@@ -252,6 +253,7 @@ pub(super) static KEYS: &[Key<Config>] = &[
     Key { bad: Bad::DefaultPort, env: Some("YUZU_GW_HEALTH_PORT"),
         ..fixed(address("observe.health_address", |c| &mut c.observe.health_address)) },
     millis("observe.gauge_interval_ms", |c| &mut c.observe.gauge_interval, 100, HOUR),
+    fixed(flag("observe.metrics_per_peer", |c| &mut c.observe.metrics_per_peer)),
     text("observe.log_level", |c| &mut c.observe.log_level, &values::LOG_LEVEL),
     fixed(word("observe.log_format", |c| &mut c.observe.log_format, LogFormat::WORDS)),
 
@@ -270,6 +272,15 @@ pub(super) static KEYS: &[Key<Config>] = &[
     of_cluster_tls(file("cluster.tls.key_file", |c| &mut c.cluster.tls.key_file)),
     of_cluster_tls(text("cluster.tls.server_name",
         |c| &mut c.cluster.tls.server_name, &values::SERVER_NAME)),
+
+    size("routing.max_sessions", |c| &mut c.routing.max_sessions, 1, 1_000_000),
+    size("routing.max_sessions_per_owner",
+        |c| &mut c.routing.max_sessions_per_owner, 1, 1_000_000),
+    size("routing.max_inflight_bytes", |c| &mut c.routing.max_inflight_bytes, MIB, 64 * GIB),
+    millis("routing.forward_timeout_ms", |c| &mut c.routing.forward_timeout, 100, HOUR),
+    millis("routing.connect_timeout_ms", |c| &mut c.routing.connect_timeout, 1, 600_000),
+    millis("routing.idle_close_ms", |c| &mut c.routing.idle_close, 100, HOUR),
+    millis("routing.resume_grace_ms", |c| &mut c.routing.resume_grace, 0, HOUR),
 
     fixed(flag("lab.allow_no_listeners", |c| &mut c.lab.allow_no_listeners)),
     fixed(flag("lab.allow_no_upstream", |c| &mut c.lab.allow_no_upstream)),

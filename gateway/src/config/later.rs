@@ -187,7 +187,6 @@ const fn integer(path: &'static str, min: u64, max: u64) -> Later {
 }
 
 const HOUR: u64 = 3_600_000;
-const BYTES: Kind = Kind::Integer(Range::new(1, 1 << 50));
 
 /// The table. Listener keys have their path without a number.
 pub(super) static LATER: &[Later] = &[
@@ -201,13 +200,6 @@ pub(super) static LATER: &[Later] = &[
     later("memory.reclaim.enabled", Kind::Flag, Say::NoEffect),
     integer("memory.reclaim.interval_ms", 100, HOUR),
     integer("memory.reclaim.followup_ms", 100, HOUR),
-    integer("routing.max_sessions", 1, 1_000_000),
-    integer("routing.max_sessions_per_owner", 1, 1_000_000),
-    later("routing.max_inflight_bytes", BYTES, Say::NoEffect),
-    integer("routing.forward_timeout_ms", 100, HOUR),
-    integer("routing.connect_timeout_ms", 1, 600_000),
-    integer("routing.idle_close_ms", 100, HOUR),
-    integer("routing.resume_grace_ms", 0, HOUR),
     integer("shift.grace_ms", 0, HOUR),
     integer("shift.max_per_second", 1, 1_000_000),
     later("shift.cpu_high", Kind::Fraction, Say::NoEffect),

@@ -61,6 +61,8 @@ pub struct Config {
     pub observe: Observe,
     /// The other gateways.
     pub cluster: Cluster,
+    /// Commands that other nodes carry out.
+    pub routing: Routing,
     /// Switches for rigs and tests.
     pub lab: Lab,
 }
@@ -341,6 +343,8 @@ pub struct Command {
     pub caller_buffer_bytes: usize,
     /// A caller that leaves that full this long ends its fan-out (CMD-22).
     pub slow_caller_timeout: Duration,
+    /// Whom a command without agent ids goes to (ADJ-5).
+    pub broadcast: Broadcast,
 }
 
 /// `[memory]`, and what the machine has.
@@ -379,6 +383,8 @@ pub struct Observe {
     pub health_address: SocketAddr,
     /// Time between updates of sampled gauges.
     pub gauge_interval: Duration,
+    /// Whether figures about other nodes have a series for each of them.
+    pub metrics_per_peer: bool,
     /// `error`, `warn`, `info`, `debug` or `trace`, or a filter like `info,yuzu_gateway=debug`.
     pub log_level: String,
     /// Form of the log lines.
@@ -466,6 +472,7 @@ impl Default for Config {
                 mailbox_bytes: 8 << 20,
                 caller_buffer_bytes: 8 << 20,
                 slow_caller_timeout: ms(5_000),
+                broadcast: Broadcast::default(),
             },
             memory: Memory {
                 max_unfinished_request_bytes: 256 << 20,
@@ -493,10 +500,12 @@ impl Default for Config {
                 metrics_address: any(9568),
                 health_address: any(8081),
                 gauge_interval: ms(10_000),
+                metrics_per_peer: false,
                 log_level: "info".into(),
                 log_format: LogFormat::Text,
             },
             cluster: Cluster::default(),
+            routing: Routing::default(),
             lab: Lab::default(),
         }
     }

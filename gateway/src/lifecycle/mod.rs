@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::agent_service::AgentService;
 use crate::cluster::Cluster;
-use crate::command::Router;
+use crate::command::{Router, Served};
 use crate::config;
 use crate::edge::charge::NodeMemory;
 use crate::heartbeat::Batcher;
@@ -52,6 +52,8 @@ pub struct Gateway {
     listeners: Listeners,
     /// None: this node has no listener for others.
     cluster: Option<Cluster>,
+    /// Commands of other nodes; there with `cluster`.
+    served: Option<Arc<Served>>,
     health: HttpServer,
     scrape: HttpServer,
     tasks: Tasks,

@@ -78,12 +78,14 @@ impl Gateway {
             observe,
             // Read once, at the start.
             cluster: _,
+            routing,
             lab: _,
         } = config;
         let config::Observe {
             metrics_address: _,
             health_address: _,
             gauge_interval,
+            metrics_per_peer: _,
             log_level,
             log_format: _,
         } = observe;
@@ -105,7 +107,10 @@ impl Gateway {
         self.notifier.retune(notify);
         self.batcher.retune(heartbeat);
         self.replayer.retune(config);
-        self.router.retune(command);
+        self.router.retune(command, routing);
+        if let Some(served) = &self.served {
+            served.retune(routing);
+        }
         self.memory.retune(memory.max_unfinished_request_bytes);
         self.tasks.shedder.retune(memory);
         self.tasks.sampler.retune(*gauge_interval);

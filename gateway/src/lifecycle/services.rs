@@ -56,12 +56,13 @@ impl Handler for Services {
         if path.starts_with("/yuzu.server.v1.ManagementService/")
             && let Some(service) = self.management.clone()
         {
-            if let Some(Err(status)) = self.gate.as_ref().map(|gate| gate.admit(&connection)) {
-                return Box::pin(std::future::ready(grpc::refuse(status)));
-            }
+            let caller = match self.caller(&service, &connection) {
+                Ok(caller) => caller,
+                Err(status) => return Box::pin(std::future::ready(grpc::refuse(status))),
+            };
             return Box::pin(async move {
                 service
-                    .call(request, &connection)
+                    .call(request, &connection, caller)
                     .await
                     .unwrap_or_else(unserved)
             });
@@ -98,6 +99,28 @@ impl Handler for Services {
             Some(node) => node.connection_closed(key),
             None => self.registry.connection_closed(key),
         }
+    }
+}
+
+impl Services {
+    /// Lets a peer manage. How it was admitted is for other nodes: empty where
+    /// there are none, and for one whom nobody asked.
+    ///
+    /// # Errors
+    /// See [`Gate::admit`].
+    fn caller(
+        &self,
+        service: &ManagementService,
+        connection: &Connection,
+    ) -> Result<String, Status> {
+        let Some(gate) = &self.gate else {
+            return Ok(String::new());
+        };
+        let method = gate.admit(connection)?;
+        Ok(match service.is_clustered() {
+            true => gate.identity(method, connection),
+            false => String::new(),
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use super::services::Services;
 use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
 use crate::cluster::{self, Cluster};
-use crate::command::Router;
+use crate::command::{Forwarder, Router, Served};
 use crate::config::{self, Config, Service};
 use crate::edge::charge::NodeMemory;
 use crate::edge::listener::{BoundListener, RunningListener};
@@ -123,11 +123,10 @@ impl Gateway {
             recovery: Recovery::new(&config.upstream),
             arriving: Arriving::new(&metrics),
         });
-        let router = Arc::new(Router::new(
-            Arc::clone(&registry),
-            Arc::clone(&metrics),
-            config.command.clone(),
-        ));
+        let cluster = gossip
+            .map(|socket| part_of_cluster(&config, socket, &owners))
+            .transpose()?;
+        let (router, served) = start_router(&config, &owners, cluster.as_ref());
         let agents = Arc::new(AgentService::new(
             Arc::clone(&owners),
             batcher.clone(),
@@ -138,9 +137,6 @@ impl Gateway {
             metrics: Arc::clone(&metrics),
             supervisor: supervisor.clone(),
         };
-        let cluster = gossip
-            .map(|socket| part_of_cluster(&config, socket, &owners))
-            .transpose()?;
         let parts = ServedParts {
             owners: &owners,
             router: &router,
@@ -179,6 +175,7 @@ impl Gateway {
             memory: node.memory,
             listeners,
             cluster,
+            served,
             health,
             scrape,
             tasks,
@@ -285,6 +282,35 @@ fn part_of_cluster(
     Ok(Cluster::new(
         config, secret, socket, metrics, registry, events,
     )?)
+}
+
+/// What commands go through, and what serves those of other nodes.
+fn start_router(
+    config: &Config,
+    owners: &OwnerContext,
+    cluster: Option<&Cluster>,
+) -> (Arc<Router>, Option<Arc<Served>>) {
+    let (registry, metrics) = (&owners.registry, &owners.metrics);
+    let router = Router::new(
+        Arc::clone(registry),
+        Arc::clone(metrics),
+        config.command.clone(),
+    );
+    let Some(cluster) = cluster else {
+        return (Arc::new(router), None);
+    };
+    let (sharing, channels) = (cluster.sharing(), cluster.channels());
+    let router = Arc::new(router.forwarding(Forwarder::new(
+        registry,
+        Arc::clone(&sharing),
+        Arc::clone(&channels),
+        metrics,
+        &config.routing,
+        config.observe.metrics_per_peer,
+    )));
+    let served = Served::new(&router, registry, sharing, metrics, &config.routing);
+    channels.accepted_by(Arc::clone(&served) as Arc<dyn cluster::Acceptor>);
+    (router, Some(served))
 }
 
 fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {

@@ -56,11 +56,17 @@ impl ManagementService {
         }
     }
 
-    /// Answers a call of this service; `None` when the path is not served (LSN-9).
+    /// Whether there may be other nodes.
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    /// Answers a call of this service, of a caller that was admitted so; `None` when the path is not served (LSN-9).
     pub(crate) async fn call(
         &self,
         request: Request<Incoming>,
         connection: &Arc<Connection>,
+        caller: String,
     ) -> Option<Response> {
         let path = request.uri().path().to_owned();
         let served = [
@@ -78,7 +84,7 @@ impl ManagementService {
             Err(status) => return Some(grpc::refuse(status)),
         };
         let answered = match path.as_str() {
-            path::SEND_COMMAND => self.send_command(message, connection).await,
+            path::SEND_COMMAND => self.send_command(message, connection, caller).await,
             path::LIST_AGENTS => self.list_agents(message, connection),
             path::GET_AGENT => self.get_agent(message, connection).await,
             path::WATCH_EVENTS => self.watch_events(message, connection),

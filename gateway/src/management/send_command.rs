@@ -10,12 +10,9 @@ use tonic::Status;
 use yuzu_proto::peek::{CommandRequestPeek, SendCommandPeek};
 
 use super::{ManagementService, check_agent_ids};
-use crate::command::{Command, FanoutBody, Ticket};
+use crate::command::{Command, FanoutBody, MAX_COMMAND, Ticket};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
-
-/// What an agent's gRPC library receives at most.
-const MAX_COMMAND: usize = 4 << 20;
 
 impl ManagementService {
     /// The command goes on byte for byte (CMD-5).
@@ -23,6 +20,7 @@ impl ManagementService {
         &self,
         message: Bytes,
         connection: &Arc<Connection>,
+        caller: String,
     ) -> Result<Response, Status> {
         let peek = SendCommandPeek::peek(&message).map_err(grpc::malformed)?;
         if !peek.has_command {
@@ -36,6 +34,7 @@ impl ManagementService {
             id: text(command.command_id)?.to_owned(),
             plugin: text(command.plugin)?.to_owned(),
             timeout_seconds: peek.timeout_seconds,
+            caller,
         };
         let agent_ids = peek
             .agent_ids

@@ -359,6 +359,55 @@ families! {
     /// Age of the oldest change to this gateway's agents that another gateway has not confirmed
     adjacency_lag_ms: IntGauge = gauge();
 
+    /// Forwarded sessions that this gateway has open to others
+    forward_sessions: IntGauge = gauge();
+    /// Those of them to each other gateway; only with observe.metrics_per_peer
+    forward_owner_sessions: IntGaugeVec = gauges("node", &[]);
+    /// Forwarded sessions that this gateway serves for others
+    forwarded_sessions: IntGauge = gauge();
+    /// Commands for agents of other gateways that ended, one for each agent
+    forward_requests_total: IntCounterVec = counters(
+        &["outcome"],
+        &[
+            &["ok"],
+            &["not_connected"],
+            &["outcome_unknown"],
+            &["agent_disconnected"],
+            &["moved"],
+            &["rejected"],
+        ]
+    );
+    /// Bytes of frames sent to the owners of forwarded commands
+    forward_bytes_out_total: IntCounter = counter();
+    /// Bytes of frames received from the owners of forwarded commands
+    forward_bytes_in_total: IntCounter = counter();
+    /// Bytes of forwarded commands that are not written yet, and of answers in hand
+    forward_inflight_bytes: IntGauge = gauge();
+    /// Attempts to forward that found a bound reached
+    forward_rejected_total: IntCounterVec = counters(
+        &["limit"],
+        &[&["max_sessions"], &["max_sessions_per_owner"], &["max_inflight_bytes"], &["owner"]]
+    );
+    /// Forwarded sessions whose stream broke, by what became of them
+    forward_resumes_total: IntCounterVec = counters(&["outcome"], &[&["resumed"], &["lost"]]);
+    /// Time from a forwarded command to the owner's first answer in milliseconds, for each session
+    forward_first_frame_ms: Histogram = histogram(LATENCY_MS);
+    /// Forwarded sessions that this gateway refused to serve
+    forwarded_refused_total: IntCounterVec = counters(
+        &["reason"],
+        &[
+            &["unauthenticated"],
+            &["version"],
+            &["hop"],
+            &["second_marker"],
+            &["no_marker"],
+            &["malformed"],
+            &["stopping"],
+            &["limit"],
+            &["unknown_session"],
+        ]
+    );
+
     /// Reloads of the configuration that took effect
     config_generation: IntGauge = gauge();
     /// 1 while the last reload of the configuration was refused

@@ -170,7 +170,9 @@ types! {
         AgentDisconnected AgentPluginLoaded QueryInventoryRequest QueryInventoryResponse;
     node: NodeIdentity HelloRequest HelloResponse ProveRequest ProveResponse AgentsFrame AgentsStart
         AgentChanges AgentChange AgentRow AgentRows AgentDigests AgentsApplied AgentQuestion
-        AgentDescription;
+        AgentDescription ForwardFrame ForwardOpen ForwardResume ForwardDispatch ForwardReceived
+        ForwardWritten ForwardAnswers ForwardEnd ForwardRefused ForwardResumed ForwardOffer
+        OffersRequest;
 }
 
 /// A message type and the fields of a random message of it.

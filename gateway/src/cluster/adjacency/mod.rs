@@ -20,6 +20,7 @@ mod table;
 mod wire;
 
 pub(crate) use sharing::Sharing;
+pub(crate) use table::Whereabouts;
 
 #[cfg(test)]
 mod model;

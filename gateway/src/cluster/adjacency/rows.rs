@@ -119,6 +119,12 @@ impl Rows {
             .filter_map(|row| row.row())
     }
 
+    /// Every row.
+    pub(super) fn all(&self) -> impl Iterator<Item = (NodeNumber, Row<'_>)> {
+        let rows = self.index.iter();
+        rows.filter_map(|at| Packed::at(&self.bytes, *at)?.row())
+    }
+
     /// The row of this agent on `node`.
     pub(super) fn get(&self, node: NodeNumber, agent_id: &str) -> Option<Row<'_>> {
         let mut rows = self.of_agent(agent_id);

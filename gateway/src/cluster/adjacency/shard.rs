@@ -55,6 +55,11 @@ impl Shard {
         self.rows.of_agent(agent_id)
     }
 
+    /// Every row.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (NodeNumber, Row<'_>)> {
+        self.rows.all()
+    }
+
     pub(super) fn tally(&self, node: NodeNumber) -> Tally {
         let tally = self.tallies.get(usize::from(node));
         tally.copied().unwrap_or_default()

@@ -3,6 +3,7 @@
 //! Responsible for one stream over each link, opened again when it ends, for rows of nodes that are
 //! gone, and for the figures of it all. Must never be asked before a peer has proven the secret.
 
+use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +18,14 @@ use tracing::debug;
 use yuzu_proto::node::v1::AgentDescription;
 use yuzu_proto::path;
 
+use super::digest::SHARDS;
 use super::exchange::exchange;
 use super::inbox::{Rejected, Taken};
 use super::own::OwnAgents;
 use super::questions::Question;
 use super::seats::Seats;
 use super::shard::Seen;
-use super::table::{Adjacency, Departed, NotHeard, Telling};
+use super::table::{Adjacency, Departed, NotHeard, Telling, Whereabouts};
 use super::wire::{Frames, pipe};
 use crate::cluster::link::handshake::Identity;
 use crate::cluster::link::{Calls, Failure, LinkUser, unary};
@@ -31,7 +33,7 @@ use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::observe::log::{limit, limited, safe_text};
 use crate::observe::metrics::Metrics;
-use crate::session::{Change, Event, Events, Follower, Registry, unix_ms};
+use crate::session::{Change, Epoch, Event, Events, Follower, Registry, unix_ms};
 
 /// Between the end of a stream and the next over the same link.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -50,6 +52,8 @@ pub(crate) struct Sharing {
     table: Arc<Adjacency>,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
+    /// Whether each peer has a series (`observe.metrics_per_peer`).
+    per_peer: bool,
     pub(super) seats: Seats,
 }
 
@@ -59,6 +63,7 @@ impl Sharing {
         registry: &Arc<Registry>,
         events: &Arc<Events>,
         metrics: &Arc<Metrics>,
+        per_peer: bool,
     ) -> Arc<Self> {
         let own = Arc::new(OwnAgents::new());
         registry.followed_by(Arc::clone(&own) as Arc<dyn Follower>);
@@ -68,6 +73,7 @@ impl Sharing {
             table: Adjacency::new(),
             events: Arc::clone(events),
             metrics: Arc::clone(metrics),
+            per_peer,
             seats: Seats::default(),
         })
     }
@@ -117,6 +123,20 @@ impl Sharing {
         }
     }
 
+    /// Shards of agents.
+    pub(crate) const SHARDS: usize = SHARDS;
+
+    /// The node that holds the agent's newest session, if that is newer than `own` (ADJ-3).
+    pub(crate) fn elsewhere(&self, agent_id: &str, own: Option<Epoch>) -> Option<Whereabouts> {
+        let found = self.table.find(agent_id)?;
+        own.is_none_or(|own| own < found.epoch).then_some(found)
+    }
+
+    /// Every agent of one shard with the node that holds its newest session among the others.
+    pub(crate) fn each_of(&self, shard: usize, each: &mut dyn FnMut(&str, Whereabouts)) {
+        self.table.each_of(shard, each);
+    }
+
     /// What the agent is like, as the peer says that holds it now; `None`: none does, or it does not
     /// say so in time (CLUSTER-5).
     pub(crate) async fn describe(&self, agent_id: &str) -> Option<AgentDescription> {
@@ -140,16 +160,25 @@ impl Sharing {
 
     /// Keeps the figures up to date.
     pub(crate) async fn measure(self: Arc<Self>) {
+        let mut shown: HashSet<Arc<str>> = HashSet::new();
         let mut ticks = tokio::time::interval(GAUGE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let rows: usize = self.table.census().iter().map(|(_, rows)| rows).sum();
-            let agents = self
-                .metrics
-                .adjacency_agents
-                .with_label_values(&[ALL_NODES]);
-            agents.set(rows as i64);
+            let census = self.table.census();
+            let agents = &self.metrics.adjacency_agents;
+            let all: usize = census.iter().map(|(_, rows)| rows).sum();
+            agents.with_label_values(&[ALL_NODES]).set(all as i64);
+            if self.per_peer {
+                for gone in shown.extract_if(|name| !census.iter().any(|(here, _)| here == name)) {
+                    // An error would say that there is none.
+                    let _ = agents.remove_label_values(&[&gone]);
+                }
+                for (name, rows) in census {
+                    agents.with_label_values(&[&name]).set(rows as i64);
+                    shown.insert(name);
+                }
+            }
             self.metrics
                 .adjacency_lag_ms
                 .set(self.lag().as_millis() as i64);

@@ -138,17 +138,24 @@ impl Adjacency {
     /// every node takes the same.
     pub(crate) fn find(&self, agent_id: &str) -> Option<Whereabouts> {
         let peers = self.peers.load();
-        let shard = self.read(shard_of(agent_id));
-        let claims = shard.claims(agent_id).filter_map(|(number, row)| {
-            let peer = peers.get(usize::from(number))?.as_ref()?;
-            (!peer.is_gone()).then_some((peer, row))
-        });
-        let (peer, row) = claims.max_by_key(|&(peer, row)| (row.epoch, &*peer.name))?;
-        Some(Whereabouts {
-            node: Arc::clone(&peer.name),
-            session_id: row.session_id.into(),
-            epoch: row.epoch,
-        })
+        newest(&peers, &self.read(shard_of(agent_id)), agent_id)
+    }
+
+    /// Every agent of one shard with what [`Self::find`] says of it, each once. The shard is locked
+    /// meanwhile.
+    pub(crate) fn each_of(&self, shard: usize, each: &mut dyn FnMut(&str, Whereabouts)) {
+        let peers = self.peers.load();
+        let shard = self.read(shard);
+        for (number, row) in shard.rows() {
+            let found = newest(&peers, &shard, row.agent_id);
+            let peer = peers.get(usize::from(number)).and_then(Option::as_ref);
+            // Of several claims the one that counts.
+            if let Some(found) = found
+                && peer.is_some_and(|peer| *peer.name == *found.node && !peer.is_gone())
+            {
+                each(row.agent_id, found);
+            }
+        }
     }
 
     /// Listens to a node from now on; an earlier telling of the same life is not listened to any
@@ -235,6 +242,20 @@ impl Adjacency {
             .map(|peer| (Arc::clone(&peer.name), rows(peer)))
             .collect()
     }
+}
+
+/// The claim of the newest session; of two equally new ones the same on every node.
+fn newest(peers: &Peers, shard: &Shard, agent_id: &str) -> Option<Whereabouts> {
+    let claims = shard.claims(agent_id).filter_map(|(number, row)| {
+        let peer = peers.get(usize::from(number))?.as_ref()?;
+        (!peer.is_gone()).then_some((peer, row))
+    });
+    let (peer, row) = claims.max_by_key(|&(peer, row)| (row.epoch, &*peer.name))?;
+    Some(Whereabouts {
+        node: Arc::clone(&peer.name),
+        session_id: row.session_id.into(),
+        epoch: row.epoch,
+    })
 }
 
 /// Those that are not gone.

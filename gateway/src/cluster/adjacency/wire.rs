@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
 use tokio::sync::mpsc;
@@ -17,38 +16,26 @@ use tonic::Status;
 use yuzu_proto::node::v1::AgentsFrame;
 use yuzu_proto::node::v1::agents_frame::Kind;
 
+use crate::cluster::link::messages::Messages;
 use crate::edge::connection::Connection;
-use crate::edge::deframe::Deframer;
 use crate::edge::grpc;
 
 /// A frame is some 256 KiB of texts and a row beyond, with at most 1,024 rows around them.
 const MAX_FRAME: usize = 512 << 10;
 
 /// What a peer sends.
-pub(super) struct Frames {
-    body: Incoming,
-    deframer: Deframer,
-}
+pub(super) struct Frames(Messages);
 
 impl Frames {
     pub(super) fn of(body: Incoming) -> Self {
-        Self {
-            body,
-            deframer: Deframer::new(MAX_FRAME),
-        }
+        Self(Messages::of(body, MAX_FRAME))
     }
 
     /// The next frame; `None`: the stream is over, or what came is none. May be dropped and called
     /// again.
     pub(super) async fn next(&mut self) -> Option<Kind> {
-        loop {
-            if let Some(message) = self.deframer.next().ok()? {
-                return AgentsFrame::decode(message).ok()?.kind;
-            }
-            let piece = self.body.frame().await?.ok()?;
-            // Trailers end the stream.
-            self.deframer.push(piece.into_data().ok()?);
-        }
+        let message = self.0.next().await.ok()??;
+        AgentsFrame::decode(message).ok()?.kind
     }
 }
 

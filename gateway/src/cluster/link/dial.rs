@@ -65,14 +65,17 @@ type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Connected = (Identity, Calls, Driver);
 
 impl Dialler {
-    /// Makes a link and holds it until it ends. A failure is counted.
-    pub(crate) async fn link(&self, target: &Target) {
+    /// Makes a link and holds it until it ends. False: there was none; a failure is counted.
+    pub(crate) async fn link(&self, target: &Target) -> bool {
         let outcome = timeout(PATIENCE, self.connect(target)).await;
         let (peer, calls, driver) = match outcome.unwrap_or(Err(Failure::Timeout)) {
             Ok(Some(connected)) => connected,
             // It met itself, at an address that was told in an earlier life.
-            Ok(None) => return,
-            Err(failure) => return self.mesh.failed(failure, &target.name),
+            Ok(None) => return false,
+            Err(failure) => {
+                self.mesh.failed(failure, &target.name);
+                return false;
+            }
         };
         let (closer, mut closed) = watch::channel(());
         let link = self
@@ -86,8 +89,12 @@ impl Dialler {
                     _ = closed.changed() => {}
                     () = Arc::clone(&self.user).dialled(peer, calls) => {}
                 }
+                true
             }
-            Err(failure) => self.mesh.failed(failure, &target.name),
+            Err(failure) => {
+                self.mesh.failed(failure, &target.name);
+                false
+            }
         }
     }
 

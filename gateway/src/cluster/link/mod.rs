@@ -7,6 +7,7 @@
 pub(super) mod dial;
 pub(super) mod failure;
 pub(super) mod handshake;
+pub(super) mod messages;
 pub(super) mod service;
 pub(super) mod table;
 pub(super) mod unary;
@@ -20,6 +21,7 @@ use http::Request;
 use hyper::body::Incoming;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info};
+use yuzu_proto::path;
 
 use super::secret::Keys;
 use crate::edge::Response;
@@ -226,6 +228,14 @@ impl Mesh {
     pub(crate) fn close_all(&self) {
         let closers = std::mem::take(&mut self.state().closers);
         closers.into_values().for_each(Closer::close);
+    }
+
+    /// Counts who wants a command carried out without having proven the secret (FWD-3).
+    fn called_unproven(&self, method: &str) {
+        if [path::NODE_FORWARD, path::NODE_ACCEPT].contains(&method) {
+            let family = &self.metrics.forwarded_refused_total;
+            family.with_label_values(&["unauthenticated"]).inc();
+        }
     }
 
     /// Counts a peer that was not linked, and says so now and then.

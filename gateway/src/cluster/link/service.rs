@@ -97,7 +97,10 @@ impl NodeService {
             let unproven = "prove the secret of the cluster first";
             return match self.peer_of(connection.key()) {
                 Some(peer) => Arc::clone(&self.user).called(&peer, request, connection),
-                None => Some(grpc::refuse(Status::permission_denied(unproven))),
+                None => {
+                    self.mesh.called_unproven(&method);
+                    Some(grpc::refuse(Status::permission_denied(unproven)))
+                }
             };
         }
         let message = match grpc::read_unary(request.into_body(), connection).await {

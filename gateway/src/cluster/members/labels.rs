@@ -13,6 +13,8 @@ const DRAINING: &str = "draining";
 const ADVERTISE: &str = "advertise";
 const PEER: &str = "peer";
 pub(super) const SESSIONS: &str = "sessions";
+const FORWARDING: &str = "forwarding";
+const FORWARDED: &str = "forwarded";
 
 const MAX_VALUE: usize = 260;
 const MAX_ADDRESSES: usize = 64;
@@ -37,6 +39,10 @@ pub(crate) struct Labels {
     pub(crate) peer: Option<String>,
     /// Agents connected, as of some seconds ago.
     pub(crate) sessions: u64,
+    /// Forwarded sessions that it has opened to others, likewise.
+    pub(crate) forwarding: u64,
+    /// Forwarded sessions that it serves for others, likewise.
+    pub(crate) forwarded: u64,
 }
 
 impl Labels {
@@ -55,6 +61,8 @@ impl Labels {
             (ADVERTISE, self.advertise.join(",")),
             (PEER, self.peer.clone().unwrap_or_default()),
             (SESSIONS, self.sessions.to_string()),
+            (FORWARDING, self.forwarding.to_string()),
+            (FORWARDED, self.forwarded.to_string()),
         ]
     }
 
@@ -78,6 +86,8 @@ impl Labels {
             advertise: advertise.map(str::to_owned).collect(),
             peer: short(PEER).filter(plain).map(str::to_owned),
             sessions: number(SESSIONS).unwrap_or_default(),
+            forwarding: number(FORWARDING).unwrap_or_default(),
+            forwarded: number(FORWARDED).unwrap_or_default(),
         }
     }
 }
@@ -110,6 +120,8 @@ mod tests {
             advertise: vec!["gw-1.example:50051".into(), "[2001:db8::1]:50051".into()],
             peer: Some("gw-1.internal:9100".into()),
             sessions: 12_345,
+            forwarding: 6,
+            forwarded: 7,
         };
         let written: BTreeMap<_, _> = labels.pairs().into_iter().collect();
         let read = Labels::read(|key| written.get(key).map(String::as_str));

@@ -1,4 +1,5 @@
 use futures_util::FutureExt;
+use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::time::{advance, sleep, timeout};
 

@@ -26,6 +26,7 @@ impl Bench {
             mailbox_bytes: 1 << 20,
             caller_buffer_bytes: 1 << 20,
             slow_caller_timeout: Duration::from_secs(5),
+            broadcast: config::Broadcast::Local,
         };
         Self {
             router: Router::new(Arc::clone(&registry), Arc::clone(&metrics), config),
@@ -49,6 +50,7 @@ impl Bench {
             id: "c-1".to_owned(),
             plugin: "shell".to_owned(),
             timeout_seconds,
+            caller: String::new(),
         };
         self.router.send(agents, command).await.unwrap()
     }
@@ -218,6 +220,7 @@ async fn cmd_16_during_a_planned_stop_every_command_is_refused() {
     let session = b.connect("agent");
     b.router.stop();
     let command = Command {
+        caller: String::new(),
         frame: Bytes::new(),
         id: String::new(),
         plugin: String::new(),
@@ -310,6 +313,6 @@ async fn other_tasks_get_their_turn_while_many_ids_are_looked_up() {
         sent
     };
     let (turns, (mut body, _ticket)) = tokio::join!(turns, send);
-    assert!(turns >= 100_000 / TURN, "{turns} turns");
+    assert!(turns >= 100_000 / crate::command::TURN, "{turns} turns");
     assert_eq!(entries(&mut body).await.0.len(), 100_000);
 }

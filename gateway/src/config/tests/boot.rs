@@ -344,7 +344,7 @@ fn what_asks_for_nothing_is_no_problem() {
 fn what_only_tunes_a_missing_feature_warns_once_per_table() {
     let text = with(
         "[memory.reclaim]\nenabled = false\n\
-         [routing]\nmax_sessions = 1\n[shift]\nimbalance = 2\ncpu_high = 0.5\n",
+         [shift]\nimbalance = 2\ncpu_high = 0.5\n",
     );
     let (lines, starts) = lines(&text);
     assert!(starts);
@@ -352,8 +352,7 @@ fn what_only_tunes_a_missing_feature_warns_once_per_table() {
         lines,
         [
             "g.toml:14:11: memory.reclaim has no effect in this version (enabled)",
-            "g.toml:16:16: routing has no effect in this version (max_sessions)",
-            "g.toml:18:13: shift has no effect in this version (cpu_high, imbalance)",
+            "g.toml:16:13: shift has no effect in this version (cpu_high, imbalance)",
         ]
     );
 }

@@ -44,6 +44,7 @@ fn other(path: &str, present: &str) -> String {
         "memory.shedding.high_water_bytes" | "memory.shedding.low_water_bytes" => "1000000",
         "observe.log_level" => "\"debug\"",
         "observe.log_format" => "\"json\"",
+        "command.broadcast" => "\"mesh\"",
         "node.name" | "node.cluster_id" | "node.peer_advertise" => "\"other\"",
         "node.advertise" => "[\"gw-1.example:50051\"]",
         _ => return another(present),

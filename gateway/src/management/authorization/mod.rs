@@ -89,11 +89,25 @@ impl Gate {
         }
     }
 
+    /// How the peer of this connection was admitted, for other nodes (FWD-3): the URI that it is known
+    /// by or the digest of its key, never a secret.
+    pub(crate) fn identity(&self, method: Method, connection: &Connection) -> String {
+        let judge = self.authorization.judge.load();
+        match (method, connection.peer_certificate()) {
+            (Method::Identity, _) => {
+                let uri = judge.policy.identity().unwrap_or_default();
+                format!("identity:{uri}")
+            }
+            (Method::Pin, Some(Ok(peer))) => format!("pin:{}", peer.key),
+            (Method::Pin, _) => "pin:".to_owned(),
+        }
+    }
+
     /// Judges one call of this connection, and counts it.
     ///
     /// # Errors
     /// Status 16, the same for every reason.
-    pub(crate) fn admit(&self, connection: &Connection) -> Result<(), Status> {
+    pub(crate) fn admit(&self, connection: &Connection) -> Result<Method, Status> {
         let metrics = &self.authorization.metrics;
         if self.authorization.judge.load().pins.unresolved() > 0 {
             metrics.mgmt_auth_pin_unresolved_total.inc();
@@ -104,7 +118,7 @@ impl Gate {
                     .mgmt_auth_admitted_total
                     .with_label_values(&[method.label()])
                     .inc();
-                Ok(())
+                Ok(method)
             }
             Err(reason) => {
                 let reason = reason.label();

@@ -112,6 +112,11 @@ impl Policy {
         }
     }
 
+    /// The URI that admits.
+    pub(crate) fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+
     /// The same with another identity.
     pub(crate) fn with_identity(&self, identity: Option<String>) -> Self {
         Self {

@@ -78,6 +78,7 @@ const LATER: &[(&str, &str, &str)] = &[
         "upstream_endpoint_active",
         r#"{endpoint="server:50055"}"#,
     ),
+    ("gauge", "forward_owner_sessions", r#"{node="gw2"}"#),
 ];
 
 fn line_of_type(kind: &str, name: &str) -> String {
@@ -169,6 +170,7 @@ fn families_with_open_label_sets_have_the_labels_of_the_contract() {
     metrics
         .cluster_events_total
         .with_label_values(&["node_up", "gw2"]);
+    metrics.forward_owner_sessions.with_label_values(&["gw2"]);
 
     let want: BTreeSet<String> = AT_START
         .iter()
@@ -217,6 +219,7 @@ fn histograms_have_the_buckets_of_the_contract() {
         ("stream_queue_len_distribution", "10,100,500,1000,5000,+Inf"),
         ("command_duration_ms", latency),
         ("upstream_rpc_duration_ms", latency),
+        ("forward_first_frame_ms", latency),
         ("fanout_target_count", fanout),
         ("fanout_dispatched_count", fanout),
         ("fanout_skipped_count", fanout),

@@ -35,7 +35,7 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
+    match Box::pin(run(Arguments::parse())).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(problem) => {

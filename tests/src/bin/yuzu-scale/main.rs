@@ -13,6 +13,7 @@ mod cold_wave;
 mod curve;
 mod flat;
 mod floor;
+mod forward;
 mod frozen_server;
 mod heartbeat_cost;
 mod heartbeat_rate;
@@ -124,6 +125,7 @@ enum Scenario {
     MemoryLossRefusing,
     ResetOnce,
     SessionCap,
+    Forward,
     OwnerKill,
     PlannedStop,
     KillNine,
@@ -161,6 +163,7 @@ impl Scenario {
             Self::MemoryLossRefusing => memory_loss::ABOUT_REFUSING,
             Self::ResetOnce => reset_once::ABOUT,
             Self::SessionCap => session_cap::ABOUT,
+            Self::Forward => forward::ABOUT,
             Self::OwnerKill => owner_kill::ABOUT,
             Self::PlannedStop => planned_stop::ABOUT,
             Self::KillNine => kill_nine::ABOUT,
@@ -187,6 +190,7 @@ impl Scenario {
             Self::MemoryLossRefusing => memory_loss::run(binaries, 50, true).await,
             Self::ResetOnce => reset_once::run(binaries).await,
             Self::SessionCap => session_cap::run(binaries).await,
+            Self::Forward => forward::run().await,
             Self::OwnerKill => owner_kill::run().await,
             Self::PlannedStop => planned_stop::run(binaries).await,
             Self::KillNine => kill_nine::run(binaries).await,

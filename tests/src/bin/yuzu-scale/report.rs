@@ -120,6 +120,12 @@ impl Report {
         self.add(name, Number::Ratio(value), Some(bound));
     }
 
+    /// A ratio that must not be below this one.
+    pub(crate) fn no_less_than(&mut self, name: &str, value: f64, least: f64) {
+        let bound = Bound::AtLeast(Number::Ratio(least));
+        self.add(name, Number::Ratio(value), Some(bound));
+    }
+
     /// A number that is no count, without a bound.
     pub(crate) fn number(&mut self, name: &str, value: f64) {
         self.add(name, Number::Plain(value), None);

@@ -14,13 +14,13 @@ use super::{LOOK, Node, config, seed};
 
 const OF_PEERS: [(&str, &str); 1] = [("node", "all")];
 
-async fn server() -> StubServer {
+pub(super) async fn server() -> StubServer {
     let server = StubServer::start(StubConfig::default()).await;
     server.expect("the server stub starts")
 }
 
 /// A node with a server and a management port.
-fn served(name: &str, server: &StubServer) -> Config {
+pub(super) fn served(name: &str, server: &StubServer) -> Config {
     let mut config = config(name);
     let management = Listener::management(config.listeners[0].address);
     config.listeners.push(management);
@@ -28,7 +28,7 @@ fn served(name: &str, server: &StubServer) -> Config {
     config
 }
 
-async fn attach(node: &Node, id: &str) -> Agent {
+pub(super) async fn attach(node: &Node, id: &str) -> Agent {
     let address = node.gateway.agent_address().expect("an agent listener");
     Agent::attach(address, id).await.expect("an agent")
 }
@@ -53,7 +53,7 @@ async fn get(
 }
 
 /// Waits until a node knows of exactly so many agents of the others.
-async fn knows(node: &Node, agents: usize) {
+pub(super) async fn knows(node: &Node, agents: usize) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while node.metric("adjacency_agents", &OF_PEERS).await != agents as f64 {
             tokio::time::sleep(LOOK).await;

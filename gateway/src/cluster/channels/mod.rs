@@ -1,0 +1,333 @@
+//! Streams of messages between two nodes that either of them may open.
+//!
+//! Only the side that dialled a link can open a stream of HTTP/2 on it. When the other side wants
+//! one, it offers it over a stream that the dialler holds for this, and the dialler calls back.
+//! Responsible for hiding the difference, and for waiting until there is a link. Must never know
+//! what the messages say, nor bound how many channels there are: whoever opens them does.
+
+mod outgoing;
+mod source;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderValue, Request};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use prost::Message;
+use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
+use tonic::Status;
+use tracing::debug;
+use yuzu_proto::node::v1::{ForwardOffer, OffersRequest};
+use yuzu_proto::path;
+
+use super::link::handshake::Identity;
+use super::link::messages::Messages;
+use super::link::{Calls, Failure, LinkUser, unary};
+use crate::edge::connection::Connection;
+use crate::edge::{Response, grpc};
+use crate::observe::log::safe_text;
+use outgoing::{Sink, outgoing};
+pub(crate) use source::Lost;
+use source::Source;
+
+/// The number of an offer, in the call that takes it up.
+const OFFER: &str = "yuzu-offer";
+/// An offer is a number.
+const MAX_OFFER: usize = 64;
+/// Between the end of the stream of offers and the next over the same link.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// A stream of messages in both directions. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) sink: Sink,
+    pub(crate) source: Source,
+    _counted: Counted,
+}
+
+/// Takes the channels that peers open.
+pub(crate) trait Acceptor: fmt::Debug + Send + Sync {
+    /// Must not wait.
+    fn accept(self: Arc<Self>, peer: Identity, channel: Channel);
+}
+
+/// The ways to all peers.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    own: Arc<str>,
+    ways: Mutex<HashMap<Arc<str>, (u64, Way)>>,
+    /// Rung when there is another way.
+    came: watch::Sender<()>,
+    /// Offers that nobody has taken up yet.
+    offered: Mutex<HashMap<u64, oneshot::Sender<Channel>>>,
+    /// Of ways and of offers.
+    numbers: AtomicU64,
+    acceptor: OnceLock<Arc<dyn Acceptor>>,
+    opened: Arc<AtomicUsize>,
+    accepted: Arc<AtomicUsize>,
+}
+
+/// How a stream to a peer begins.
+#[derive(Debug, Clone)]
+enum Way {
+    /// This node dialled.
+    Call(Calls),
+    /// The peer did.
+    Offer(Arc<Sink>),
+}
+
+/// One more, while it lives.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Channels {
+    /// Those of the node of this name.
+    pub(crate) fn new(own: &Arc<str>) -> Arc<Self> {
+        Arc::new(Self {
+            own: Arc::clone(own),
+            ways: Mutex::default(),
+            came: watch::Sender::default(),
+            offered: Mutex::default(),
+            numbers: AtomicU64::default(),
+            acceptor: OnceLock::new(),
+            opened: Arc::default(),
+            accepted: Arc::default(),
+        })
+    }
+
+    /// The name of this node.
+    pub(crate) fn own(&self) -> &Arc<str> {
+        &self.own
+    }
+
+    /// Has one take the channels of peers; once, before the first peer comes.
+    pub(crate) fn accepted_by(&self, acceptor: Arc<dyn Acceptor>) {
+        let first = self.acceptor.set(acceptor);
+        debug_assert!(first.is_ok());
+    }
+
+    /// Channels that are open: those of this node, and those of peers.
+    pub(crate) fn open_now(&self) -> (usize, usize) {
+        let read = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        (read(&self.opened), read(&self.accepted))
+    }
+
+    fn ways(&self) -> MutexGuard<'_, HashMap<Arc<str>, (u64, Way)>> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn offered(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Channel>>> {
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A channel to this node. Waits without end while there is no link to it.
+    pub(crate) async fn open(&self, node: &str) -> Channel {
+        let mut came = self.came.subscribe();
+        loop {
+            came.mark_unchanged();
+            let way = self.ways().get(node).map(|(_, way)| way.clone());
+            let opened = match way {
+                Some(Way::Call(calls)) => self.call(calls),
+                Some(Way::Offer(offers)) => self.offer(&offers).await,
+                None => None,
+            };
+            if let Some(channel) = opened {
+                return channel;
+            }
+            // An error would say that the sender is gone, which lives here.
+            let _ = came.changed().await;
+        }
+    }
+
+    /// None: the link is ending.
+    fn call(&self, mut calls: Calls) -> Option<Channel> {
+        if calls.is_closed() {
+            return None;
+        }
+        let (sink, body) = outgoing(None);
+        let request = unary::request(path::NODE_FORWARD, tonic::body::Body::new(body)).ok()?;
+        let answer = calls.send_request(request);
+        Some(Channel {
+            sink,
+            source: Source::awaiting(Box::pin(answer)),
+            _counted: Counted::new(&self.opened),
+        })
+    }
+
+    /// None: the link has ended.
+    async fn offer(&self, offers: &Sink) -> Option<Channel> {
+        let number = self.number();
+        let (taken, channel) = oneshot::channel();
+        self.offered().insert(number, taken);
+        let _withdrawn = Withdrawn(self, number);
+        let offer = ForwardOffer { offer: number };
+        offers.push(grpc::frame(&offer.encode_to_vec()));
+        tokio::select! {
+            channel = channel => channel.ok(),
+            () = offers.gone() => None,
+        }
+    }
+
+    fn register(self: &Arc<Self>, node: &Arc<str>, way: Way) -> Registered {
+        let number = self.number();
+        self.ways().insert(Arc::clone(node), (number, way));
+        self.came.send_replace(());
+        Registered {
+            channels: Arc::clone(self),
+            node: Arc::clone(node),
+            number,
+        }
+    }
+
+    fn accept(&self, peer: Identity, sink: Sink, source: Source) {
+        let channel = Channel {
+            sink,
+            source,
+            _counted: Counted::new(&self.accepted),
+        };
+        match self.acceptor.get() {
+            Some(acceptor) => Arc::clone(acceptor).accept(peer, channel),
+            None => drop(channel),
+        }
+    }
+
+    /// Follows the offers of a peer that this node dialled.
+    async fn follow(&self, peer: &Identity, mut calls: Calls) -> Result<(), Failure> {
+        let ask = Full::new(grpc::frame(&OffersRequest {}.encode_to_vec()));
+        let request = unary::request(path::NODE_OFFERS, tonic::body::Body::new(ask))?;
+        let answer = calls.send_request(request).await;
+        let (head, body) = answer.map_err(|_| Failure::Refused)?.into_parts();
+        unary::judge(&head.headers)?;
+        let mut offers = Messages::of(body, MAX_OFFER);
+        while let Ok(Some(offer)) = offers.next().await {
+            let offer = ForwardOffer::decode(offer).map_err(|_| Failure::Protocol)?;
+            let (sink, body) = outgoing(None);
+            let mut request = unary::request(path::NODE_ACCEPT, tonic::body::Body::new(body))?;
+            let headers = request.headers_mut();
+            headers.insert(OFFER, HeaderValue::from(offer.offer));
+            let answer = Box::pin(calls.send_request(request));
+            self.accept(peer.clone(), sink, Source::awaiting(answer));
+        }
+        Ok(())
+    }
+
+    /// The peer takes an offer up.
+    fn taken_up(
+        &self,
+        request: Request<Incoming>,
+        connection: &Arc<Connection>,
+    ) -> Result<Response, Status> {
+        let number = request.headers().get(OFFER);
+        let number = number.and_then(|value| value.to_str().ok()?.parse().ok());
+        let taken = number.and_then(|number: u64| self.offered().remove(&number));
+        let taken = taken.ok_or_else(|| Status::not_found("no such offer"))?;
+        let (sink, body) = outgoing(Some(Arc::clone(connection)));
+        let channel = Channel {
+            sink,
+            source: Source::of(request.into_body()),
+            _counted: Counted::new(&self.opened),
+        };
+        // Whoever wanted it may not want it any more: it ends.
+        drop(taken.send(channel));
+        Ok(grpc::stream(body))
+    }
+}
+
+impl LinkUser for Channels {
+    fn dialled(
+        self: Arc<Self>,
+        peer: Identity,
+        calls: Calls,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let _way = self.register(&peer.name, Way::Call(calls.clone()));
+            loop {
+                if let Err(failure) = self.follow(&peer, calls.clone()).await {
+                    let node = safe_text(&*peer.name);
+                    debug!(%node, ?failure, "no stream of offers");
+                }
+                sleep(REOPEN_PAUSE).await;
+            }
+        })
+    }
+
+    fn called(
+        self: Arc<Self>,
+        peer: &Identity,
+        request: Request<Incoming>,
+        connection: &Arc<Connection>,
+    ) -> Option<Response> {
+        let response = match request.uri().path() {
+            path::NODE_FORWARD => {
+                let (sink, body) = outgoing(Some(Arc::clone(connection)));
+                self.accept(peer.clone(), sink, Source::of(request.into_body()));
+                grpc::stream(body)
+            }
+            path::NODE_OFFERS => {
+                let (sink, mut body) = outgoing(Some(Arc::clone(connection)));
+                body.keep(self.register(&peer.name, Way::Offer(Arc::new(sink))));
+                grpc::stream(body)
+            }
+            path::NODE_ACCEPT => {
+                let answer = self.taken_up(request, connection);
+                answer.unwrap_or_else(grpc::refuse)
+            }
+            _ => return None,
+        };
+        Some(response)
+    }
+}
+
+/// A way, until it is dropped.
+#[derive(Debug)]
+struct Registered {
+    channels: Arc<Channels>,
+    node: Arc<str>,
+    number: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut ways = self.channels.ways();
+        let is_own = ways
+            .get(&self.node)
+            .is_some_and(|(number, _)| *number == self.number);
+        let gone = is_own.then(|| ways.remove(&self.node));
+        drop(ways);
+        drop(gone);
+    }
+}
+
+/// Takes an offer back that nobody has taken up.
+struct Withdrawn<'a>(&'a Channels, u64);
+
+impl Drop for Withdrawn<'_> {
+    fn drop(&mut self) {
+        self.0.offered().remove(&self.1);
+    }
+}

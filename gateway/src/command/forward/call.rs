@@ -1,0 +1,376 @@
+//! One SendCommand at the entry node: the sessions to the nodes that hold its targets.
+//!
+//! Responsible for carrying out what [`Outstanding`] says and for telling it what comes. One task
+//! for each call, which ends with it. Must never decide how a target ends.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tracing::debug;
+use yuzu_proto::node::v1::forward_refused::Reason;
+use yuzu_proto::node::v1::{ForwardDispatch, ForwardOpen, ForwardResume};
+use yuzu_proto::wire::GRPC_PREFIX;
+
+use super::super::entries::NoAnswer;
+use super::super::fanout::Feed;
+use super::super::local::{Dispatched, Local};
+use super::answers::answers;
+use super::frames::{Kind, VERSION, decode, encode};
+use super::lane::{Event, Lane};
+use super::ledger::Limit;
+use super::outstanding::{Action, Ended, Foreign, Outstanding, Place, SessionId, Slot, Times};
+use super::{Forwarded, Forwarder};
+use crate::cluster::Lost;
+use crate::observe::log::safe_text;
+
+/// When nothing is due.
+const NEVER: Duration = Duration::from_secs(24 * 3_600);
+
+/// See the module.
+pub(super) struct Call {
+    forwarder: Arc<Forwarder>,
+    local: Arc<Local>,
+    feed: Feed,
+    /// Of the call, in this node's life.
+    number: u64,
+    /// Which target of the fan-out each slot is.
+    indexes: Vec<u32>,
+    core: Outstanding,
+    lanes: Vec<Lane>,
+    command: Forwarded,
+    /// The lane that is looked at first.
+    turn: usize,
+}
+
+/// What the task waits for.
+enum Next {
+    /// Nothing is wanted any more.
+    Over,
+    Due,
+    On(SessionId, Event),
+    /// The caller has all that came.
+    Delivered,
+}
+
+impl Call {
+    pub(super) fn new(
+        forwarder: &Arc<Forwarder>,
+        local: &Arc<Local>,
+        feed: Feed,
+        number: u64,
+        targets: Vec<(u32, Arc<str>, Place)>,
+        command: Forwarded,
+    ) -> Self {
+        let bounds = forwarder.routing.load_full();
+        let times = Times {
+            connect: bounds.connect_timeout,
+            forward: bounds.forward_timeout,
+            idle: bounds.idle_close,
+            grace: bounds.resume_grace,
+        };
+        let indexes = targets.iter().map(|(index, ..)| *index).collect();
+        let targets = targets.into_iter().map(|(_, agent, place)| (agent, place));
+        Self {
+            forwarder: Arc::clone(forwarder),
+            local: Arc::clone(local),
+            feed,
+            number,
+            indexes,
+            core: Outstanding::new(targets, times, Instant::now()),
+            lanes: Vec::new(),
+            command,
+            turn: 0,
+        }
+    }
+
+    /// Runs until every target has ended and the caller has what came, or has gone.
+    pub(super) async fn run(mut self) {
+        self.act();
+        let mut alarm = pin!(sleep_until(Instant::now() + NEVER));
+        while !self.is_over() {
+            let due = self.core.due();
+            alarm
+                .as_mut()
+                .reset(due.unwrap_or_else(|| Instant::now() + NEVER));
+            let next = std::future::poll_fn(|cx| self.poll_next(cx, alarm.as_mut())).await;
+            match next {
+                Next::Over => break,
+                Next::Due => self.core.tick(Instant::now()),
+                Next::On(id, Event::Opened) => self.opened(id),
+                Next::On(id, Event::Frame(frame)) => self.take(id, frame),
+                Next::Delivered => {}
+            }
+            self.act();
+            // Many answers must not keep its thread from other calls.
+            tokio::task::coop::consume_budget().await;
+        }
+        // The caller left, or nothing more can come: the owners forget it (FWD-8).
+        self.lanes.iter_mut().for_each(Lane::close);
+    }
+
+    fn is_over(&self) -> bool {
+        self.core.is_done() && self.lanes.iter().all(Lane::is_delivered)
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>, alarm: Pin<&mut Sleep>) -> Poll<Next> {
+        if self.feed.poll_over(cx).is_ready() {
+            return Poll::Ready(Next::Over);
+        }
+        for (id, lane) in self.lanes.iter_mut().enumerate() {
+            lane.deliver(id, &self.feed, cx);
+        }
+        if self.is_over() {
+            return Poll::Ready(Next::Delivered);
+        }
+        let lanes = self.lanes.len();
+        for step in 0..lanes {
+            let id = (self.turn + step) % lanes;
+            if let Poll::Ready(event) = self.lanes[id].poll(cx) {
+                self.turn = id + 1;
+                return Poll::Ready(Next::On(id, event));
+            }
+        }
+        alarm.poll(cx).map(|()| Next::Due)
+    }
+
+    /// Does what is to be done.
+    fn act(&mut self) {
+        loop {
+            let actions = self.core.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                match action {
+                    Action::Open(id, owner) => self.open(id, owner),
+                    Action::Dispatch(id, slots) => self.dispatch(id, &slots),
+                    Action::Resume(id) => {
+                        let opening = self.channel_to(id);
+                        self.lanes[id].open(opening);
+                    }
+                    Action::NotResumed(_) => self.count_resume("lost"),
+                    Action::Unreachable(id) => self.refused_by(id),
+                    Action::Close(id) => self.lanes[id].close(),
+                    Action::Here(slot) => self.here(slot),
+                    Action::Settle(slot, ended) => self.settle(slot, ended),
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, id: SessionId, owner: Arc<str>) {
+        let forwarder = Arc::clone(&self.forwarder);
+        let number = forwarder.sessions.fetch_add(1, Ordering::Relaxed);
+        let bytes_out = forwarder.metrics.forward_bytes_out_total.clone();
+        debug_assert_eq!(id, self.lanes.len());
+        self.lanes
+            .push(Lane::new(Arc::clone(&owner), number, bytes_out));
+        let now = Instant::now();
+        if forwarder.ledger.fails_fast(&owner, now) {
+            return self.core.refused(id, Ended::NotConnected, now);
+        }
+        match forwarder.ledger.seat(&owner, &forwarder.routing.load()) {
+            Ok(seat) => {
+                let opening = self.channel_to(id);
+                self.lanes[id].seated(seat);
+                self.lanes[id].open(opening);
+            }
+            Err(_) => self.core.refused(id, Ended::Rejected, now),
+        }
+    }
+
+    fn channel_to(
+        &self,
+        id: SessionId,
+    ) -> Pin<Box<dyn Future<Output = crate::cluster::Channel> + Send>> {
+        let channels = Arc::clone(&self.forwarder.channels);
+        let owner = Arc::clone(&self.lanes[id].owner);
+        Box::pin(async move { channels.open(&owner).await })
+    }
+
+    fn opened(&mut self, id: SessionId) {
+        if self.core.is_resuming(id) {
+            let lane = &self.lanes[id];
+            let resume = ForwardResume {
+                session: lane.number,
+                received: lane.received,
+            };
+            lane.push(encode(Kind::Resume(resume)));
+        } else {
+            self.core.opened(id, Instant::now());
+        }
+    }
+
+    fn dispatch(&mut self, id: SessionId, slots: &[Slot]) {
+        let now = Instant::now();
+        let forwarder = &self.forwarder;
+        let lane = &mut self.lanes[id];
+        let mut dispatch = ForwardDispatch::default();
+        if !lane.is_marked {
+            dispatch.command = self.command.frame.slice(GRPC_PREFIX..);
+        }
+        let agents = slots.iter().map(|slot| self.core.agent(*slot).to_string());
+        dispatch.agent_ids = agents.collect();
+        let frame = encode(Kind::Dispatch(dispatch));
+        let load = forwarder
+            .ledger
+            .load(frame.len(), &forwarder.routing.load());
+        let Ok(load) = load else {
+            return self.core.not_dispatched(id, now);
+        };
+        lane.load(load);
+        if !std::mem::replace(&mut lane.is_marked, true) {
+            lane.sent = Some(now);
+            let left = self.command.deadline.saturating_duration_since(now);
+            let marker = ForwardOpen {
+                version: VERSION,
+                origin: forwarder.channels.own().to_string(),
+                hop: 1,
+                identity: self.command.caller.clone(),
+                call: self.number,
+                session: lane.number,
+                timeout_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
+            };
+            lane.push(encode(Kind::Open(marker)));
+        }
+        lane.push(frame);
+    }
+
+    fn refused_by(&self, id: SessionId) {
+        let owner = &self.lanes[id].owner;
+        self.forwarder.ledger.refused(owner, Instant::now());
+    }
+
+    fn count_resume(&self, outcome: &str) {
+        let family = &self.forwarder.metrics.forward_resumes_total;
+        family.with_label_values(&[outcome]).inc();
+    }
+
+    /// The agent has come to this node since.
+    fn here(&mut self, slot: Slot) {
+        let target = self.indexes[slot];
+        let session = self.forwarder.registry.route(self.core.agent(slot));
+        let dispatched = session.map(|session| {
+            let Forwarded {
+                command_id, frame, ..
+            } = &self.command;
+            let mailbox = self.local.mailbox();
+            let fanout = self.feed.fanout();
+            self.local
+                .dispatch(fanout, target, &session, command_id, frame, mailbox)
+        });
+        match dispatched {
+            Some(Dispatched::Yes) => self.feed.fanout().metrics().dispatched().inc(),
+            Some(Dispatched::Full) => {}
+            Some(Dispatched::Ended) | None => self.feed.refuse(target, NoAnswer::NotConnected),
+        }
+    }
+
+    fn settle(&mut self, slot: Slot, ended: Ended) {
+        let (outcome, entry) = match ended {
+            Ended::Answered => ("ok", None),
+            Ended::NotConnected => ("not_connected", Some(NoAnswer::NotConnected)),
+            Ended::Rejected => ("rejected", Some(NoAnswer::NotConnected)),
+            Ended::Moved => ("moved", Some(NoAnswer::NotConnected)),
+            Ended::OutcomeUnknown => ("outcome_unknown", Some(NoAnswer::OutcomeUnknown)),
+            Ended::AgentDisconnected => ("agent_disconnected", Some(NoAnswer::AgentDisconnected)),
+        };
+        let family = &self.forwarder.metrics.forward_requests_total;
+        family.with_label_values(&[outcome]).inc();
+        if let Some(reason) = entry {
+            let lane = self.core.session_of(slot);
+            self.lanes[lane].entry(self.indexes[slot], reason);
+        }
+    }
+
+    /// Something came over a session.
+    fn take(&mut self, id: SessionId, frame: Result<Option<Bytes>, Lost>) {
+        let now = Instant::now();
+        let resuming = self.core.is_resuming(id);
+        match frame {
+            Ok(Some(message)) => {
+                let bytes_in = &self.forwarder.metrics.forward_bytes_in_total;
+                bytes_in.inc_by((GRPC_PREFIX + message.len()) as u64);
+                let taken = decode(message).ok_or(Foreign);
+                if taken.and_then(|kind| self.heed(id, kind, now)).is_err() {
+                    debug!(node = %safe_text(&*self.lanes[id].owner), "a forwarded session made no sense");
+                    self.core.lost(id, now);
+                }
+                return;
+            }
+            Err(Lost::NotServed) if resuming => self.core.not_resumed(id, now),
+            Err(Lost::NotServed) => {
+                self.refused_by(id);
+                self.core.refused(id, Ended::NotConnected, now);
+            }
+            Err(Lost::NotSent) if !resuming => self.core.refused(id, Ended::NotConnected, now),
+            Ok(None) if !resuming => self.core.lost(id, now),
+            Ok(None) | Err(Lost::Broken | Lost::NotSent) => self.core.broken(id, now),
+        }
+        self.lanes[id].hang_up();
+    }
+
+    /// The owner says something.
+    fn heed(&mut self, id: SessionId, kind: Kind, now: Instant) -> Result<(), Foreign> {
+        let lane = &mut self.lanes[id];
+        match kind {
+            Kind::Written(written) => {
+                lane.received += 1;
+                lane.frame();
+                lane.unload();
+                let look = |agent: &str| self.forwarder.look(agent);
+                self.core.written(id, &written.moved, look, now)
+            }
+            Kind::Answers(came) => {
+                lane.received += 1;
+                let answers = answers(&came.entries).ok_or(Foreign)?;
+                self.core.answered(id, &answers, now)?;
+                let load = self.forwarder.ledger.hold(came.entries.len());
+                lane.answers(came.entries, load);
+                if let Some(sent) = lane.sent.take() {
+                    let ms = (now - sent).as_secs_f64() * 1_000.0;
+                    self.forwarder.metrics.forward_first_frame_ms.observe(ms);
+                }
+                Ok(())
+            }
+            Kind::End(end) => {
+                if end.code == tonic::Code::ResourceExhausted as u32 {
+                    self.feed.give_up();
+                }
+                self.core.ended(id, now);
+                Ok(())
+            }
+            Kind::Resumed(resumed) => {
+                self.core.resumed(id, resumed.dispatches, now)?;
+                self.count_resume("resumed");
+                Ok(())
+            }
+            Kind::Refused(refused) => {
+                self.refused(id, refused.reason(), now);
+                Ok(())
+            }
+            // What only an entry node says.
+            Kind::Open(_) | Kind::Resume(_) | Kind::Dispatch(_) | Kind::Received(_) => Err(Foreign),
+        }
+    }
+
+    fn refused(&mut self, id: SessionId, reason: Reason, now: Instant) {
+        let mut unsent = Ended::NotConnected;
+        match reason {
+            Reason::UnknownSession => return self.core.not_resumed(id, now),
+            Reason::Limit => {
+                unsent = Ended::Rejected;
+                self.forwarder.ledger.reached(Limit::Owner);
+                self.refused_by(id);
+            }
+            Reason::Stopping | Reason::Version => self.refused_by(id),
+            _ => {}
+        }
+        self.core.refused(id, unsent, now);
+    }
+}

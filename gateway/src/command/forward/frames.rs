@@ -1,0 +1,70 @@
+//! The frames of a forwarded session, as they go on the wire.
+//!
+//! Responsible for their prefix and for carrying answers with one copy. Must never know what a frame
+//! does.
+
+use bytes::{Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint};
+use yuzu_proto::node::v1::ForwardFrame;
+pub(super) use yuzu_proto::node::v1::forward_frame::Kind;
+use yuzu_proto::wire::{GRPC_PREFIX, bytes_field_len, put_bytes_field, put_grpc_prefix};
+
+use crate::edge::grpc;
+
+/// The version of this part of the contract that is spoken here.
+pub(super) const VERSION: u32 = 1;
+
+/// `ForwardFrame.answers`.
+const ANSWERS: u32 = 6;
+/// `ForwardAnswers.entries`.
+const ENTRIES: u32 = 1;
+
+/// A framed message.
+pub(super) fn encode(kind: Kind) -> Bytes {
+    let frame = ForwardFrame { kind: Some(kind) };
+    grpc::frame(&frame.encode_to_vec())
+}
+
+/// The framed message of these answers.
+pub(super) fn encode_answers(entries: &[u8]) -> Bytes {
+    let inner = bytes_field_len(ENTRIES, entries.len());
+    let len = bytes_field_len(ANSWERS, inner);
+    let mut out = BytesMut::with_capacity(GRPC_PREFIX + len);
+    put_grpc_prefix(&mut out, len);
+    encode_key(ANSWERS, WireType::LengthDelimited, &mut out);
+    encode_varint(inner as u64, &mut out);
+    put_bytes_field(&mut out, ENTRIES, entries);
+    debug_assert_eq!(out.len(), GRPC_PREFIX + len);
+    out.freeze()
+}
+
+/// What a message says; `None`: it is no frame, or one of a later version.
+pub(super) fn decode(message: Bytes) -> Option<Kind> {
+    ForwardFrame::decode(message).ok()?.kind
+}
+
+#[cfg(test)]
+mod tests {
+    use yuzu_proto::node::v1::ForwardAnswers;
+
+    use super::*;
+
+    #[test]
+    fn fwd_4_answers_cross_byte_for_byte() {
+        for len in [1, 127, 128, 70_000] {
+            let entries = Bytes::from(vec![7; len]);
+            let answers = ForwardAnswers {
+                entries: entries.clone(),
+            };
+            let framed = encode_answers(&entries);
+            assert_eq!(
+                framed,
+                encode(Kind::Answers(answers.clone())),
+                "{len} bytes"
+            );
+            let message = framed.slice(GRPC_PREFIX..);
+            assert_eq!(decode(message), Some(Kind::Answers(answers)));
+        }
+    }
+}

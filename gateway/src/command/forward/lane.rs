@@ -1,0 +1,193 @@
+//! One forwarded session, as the entry node has it: its stream and what came over it.
+//!
+//! Responsible for the frames that go out, for handing answers on in their order, each once, and for
+//! telling the owner what was taken. Must never decide how a target ends.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prometheus::IntCounter;
+use tokio::time::{Instant, timeout};
+use yuzu_proto::node::v1::ForwardReceived;
+
+use super::super::entries::NoAnswer;
+use super::super::fanout::Feed;
+use super::frames::{Kind, encode};
+use super::ledger::{Load, Seat};
+use crate::cluster::{Channel, Lost};
+
+/// The owner is told what was taken after so many bytes; it keeps four times as many.
+pub(super) const TELL: usize = 64 << 10;
+/// A peer has so long to end its half of a stream that this side has ended.
+const PARTING: Duration = Duration::from_secs(1);
+
+type Opening = Pin<Box<dyn Future<Output = Channel> + Send>>;
+
+enum Line {
+    None,
+    Opening(Opening),
+    Open(Channel),
+}
+
+/// What happened on a lane.
+pub(super) enum Event {
+    Opened,
+    Frame(Result<Option<Bytes>, Lost>),
+}
+
+/// What waits for the caller to have room.
+enum Delivery {
+    /// A frame of the owner that the caller has nothing of.
+    Frame,
+    Answers(
+        Bytes,
+        #[expect(dead_code, reason = "counts the bytes until it is dropped")] Load,
+    ),
+    Entry(u32, NoAnswer),
+}
+
+/// See the module.
+pub(super) struct Lane {
+    pub(super) owner: Arc<str>,
+    /// Of the session, in this node's life.
+    pub(super) number: u64,
+    /// The owner has the marker.
+    pub(super) is_marked: bool,
+    /// When the command was sent, until the first answer.
+    pub(super) sent: Option<Instant>,
+    /// Frames of the owner that came.
+    pub(super) received: u64,
+    /// Of dispatches that are not written.
+    loads: VecDeque<Load>,
+    seat: Option<Seat>,
+    line: Line,
+    deliveries: VecDeque<Delivery>,
+    taken: u64,
+    taken_bytes: usize,
+    bytes_out: IntCounter,
+}
+
+impl Lane {
+    pub(super) fn new(owner: Arc<str>, number: u64, bytes_out: IntCounter) -> Self {
+        Self {
+            owner,
+            number,
+            is_marked: false,
+            sent: None,
+            received: 0,
+            loads: VecDeque::new(),
+            seat: None,
+            line: Line::None,
+            deliveries: VecDeque::new(),
+            taken: 0,
+            taken_bytes: 0,
+            bytes_out,
+        }
+    }
+
+    /// Has a place, until it is closed.
+    pub(super) fn seated(&mut self, seat: Seat) {
+        self.seat = Some(seat);
+    }
+
+    /// A stream is on its way.
+    pub(super) fn open(&mut self, opening: Opening) {
+        self.line = Line::Opening(opening);
+    }
+
+    /// Sends a framed message.
+    pub(super) fn push(&self, frame: Bytes) {
+        if let Line::Open(channel) = &self.line {
+            self.bytes_out.inc_by(frame.len() as u64);
+            channel.sink.push(frame);
+        }
+    }
+
+    /// A command is on its way.
+    pub(super) fn load(&mut self, load: Load) {
+        self.loads.push_back(load);
+    }
+
+    /// It arrived.
+    pub(super) fn unload(&mut self) {
+        self.loads.pop_front();
+    }
+
+    /// The stream is over; another one may follow.
+    pub(super) fn hang_up(&mut self) {
+        self.line = Line::None;
+    }
+
+    /// The session is over: the stream ends in order, so that neither side has to reset it.
+    pub(super) fn close(&mut self) {
+        self.seat = None;
+        self.loads = VecDeque::new();
+        if let Line::Open(channel) = std::mem::replace(&mut self.line, Line::None) {
+            channel.sink.end();
+            tokio::spawn(timeout(PARTING, part(channel)));
+        }
+    }
+
+    /// What comes next.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        match &mut self.line {
+            Line::None => Poll::Pending,
+            Line::Opening(opening) => opening.as_mut().poll(cx).map(|channel| {
+                self.line = Line::Open(channel);
+                Event::Opened
+            }),
+            Line::Open(channel) => channel.source.poll_next(cx).map(Event::Frame),
+        }
+    }
+
+    /// Answers came.
+    pub(super) fn answers(&mut self, entries: Bytes, load: Load) {
+        self.deliveries.push_back(Delivery::Answers(entries, load));
+    }
+
+    /// A frame came that the caller has nothing of.
+    pub(super) fn frame(&mut self) {
+        self.deliveries.push_back(Delivery::Frame);
+    }
+
+    /// A target has no answer, behind all that came.
+    pub(super) fn entry(&mut self, target: u32, reason: NoAnswer) {
+        self.deliveries.push_back(Delivery::Entry(target, reason));
+    }
+
+    /// Whether the caller has all that came.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.deliveries.is_empty()
+    }
+
+    /// Hands on what the caller has room for.
+    pub(super) fn deliver(&mut self, lane: usize, feed: &Feed, cx: &Context<'_>) {
+        while let Some(delivery) = self.deliveries.front() {
+            let mut bytes = 0;
+            match delivery {
+                Delivery::Answers(entries, _) if !feed.offer(lane, entries, cx.waker()) => return,
+                Delivery::Answers(entries, _) => bytes = entries.len(),
+                Delivery::Entry(target, reason) => feed.refuse(*target, *reason),
+                Delivery::Frame => {}
+            }
+            let is_frame = !matches!(delivery, Delivery::Entry(..));
+            self.deliveries.pop_front();
+            self.taken += u64::from(is_frame);
+            self.taken_bytes += bytes;
+            if self.taken_bytes >= TELL {
+                self.taken_bytes = 0;
+                let count = self.taken;
+                self.push(encode(Kind::Received(ForwardReceived { count })));
+            }
+        }
+    }
+}
+
+/// Reads what the peer still says.
+async fn part(mut channel: Channel) {
+    while let Ok(Some(_)) = channel.source.next().await {}
+}

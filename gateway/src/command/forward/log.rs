@@ -1,0 +1,84 @@
+//! What an owner has said in one session, as far as the entry node may not have it (FWD-8).
+//!
+//! Responsible for keeping each frame until the entry node has confirmed it, and for the bound on
+//! what is kept, which is what stops a session whose caller reads slowly (FWD-2). Pure. Must never
+//! give a frame up by itself.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use super::lane::TELL;
+use super::outstanding::Foreign;
+
+/// Nothing more is said while so many bytes are kept: several times what the other side confirms at
+/// once, so that a session never waits for a confirmation that is not due.
+const WINDOW: usize = 4 * TELL;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Log {
+    frames: VecDeque<Bytes>,
+    bytes: usize,
+    /// Frames that the entry node has.
+    confirmed: u64,
+    /// Bytes kept by all sessions of the node.
+    all: Arc<AtomicUsize>,
+}
+
+impl Log {
+    pub(super) fn new(all: &Arc<AtomicUsize>) -> Self {
+        Self {
+            frames: VecDeque::new(),
+            bytes: 0,
+            confirmed: 0,
+            all: Arc::clone(all),
+        }
+    }
+
+    /// Whether more may be said, when all sessions together may keep `most` bytes. What the other side
+    /// does not confirm at once must fit whatever the others keep.
+    pub(super) fn has_room(&self, most: usize) -> bool {
+        self.bytes < TELL || self.bytes < WINDOW && self.all.load(Ordering::Relaxed) < most
+    }
+
+    /// This is said.
+    pub(super) fn push(&mut self, frame: Bytes) {
+        self.bytes += frame.len();
+        self.all.fetch_add(frame.len(), Ordering::Relaxed);
+        self.frames.push_back(frame);
+    }
+
+    /// The entry node has so many frames in all. An older count says nothing new.
+    ///
+    /// # Errors
+    /// So many were never sent.
+    pub(super) fn confirm(&mut self, count: u64) -> Result<(), Foreign> {
+        if count > self.confirmed + self.frames.len() as u64 {
+            return Err(Foreign);
+        }
+        while self.confirmed < count {
+            let len = self.frames.pop_front().map_or(0, |frame| frame.len());
+            self.bytes -= len;
+            self.all.fetch_sub(len, Ordering::Relaxed);
+            self.confirmed += 1;
+        }
+        Ok(())
+    }
+
+    /// What the entry node may not have, in its order.
+    pub(super) fn rest(&self) -> impl Iterator<Item = &Bytes> {
+        self.frames.iter()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

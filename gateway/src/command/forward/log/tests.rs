@@ -1,0 +1,46 @@
+use super::*;
+
+fn frame(len: usize) -> Bytes {
+    Bytes::from(vec![len as u8; len])
+}
+
+fn rest(log: &Log) -> Vec<usize> {
+    log.rest().map(Bytes::len).collect()
+}
+
+#[test]
+fn fwd_8_what_was_not_confirmed_is_said_again_in_its_order() {
+    let all = Arc::default();
+    let mut log = Log::new(&all);
+    for len in [1, 2, 3] {
+        log.push(frame(len));
+    }
+    log.confirm(1).unwrap();
+    assert_eq!(rest(&log), [2, 3]);
+    // An older count says nothing new.
+    log.confirm(0).unwrap();
+    assert_eq!(rest(&log), [2, 3]);
+    assert_eq!(log.confirm(4), Err(Foreign));
+    log.confirm(3).unwrap();
+    assert!(rest(&log).is_empty());
+    assert_eq!(all.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn fwd_2_a_session_that_is_not_confirmed_stops_by_itself() {
+    let all = Arc::default();
+    let (mut slow, mut other) = (Log::new(&all), Log::new(&all));
+    slow.push(frame(WINDOW - 1));
+    assert!(slow.has_room(usize::MAX));
+    slow.push(frame(1));
+    assert!(!slow.has_room(usize::MAX));
+    assert!(other.has_room(WINDOW));
+    // At the bound of the node each may still say what the other side confirms at once.
+    other.push(frame(TELL - 1));
+    assert!(other.has_room(WINDOW));
+    other.push(frame(1));
+    assert!(!other.has_room(WINDOW));
+    assert!(other.has_room(WINDOW + TELL + 1));
+    drop(slow);
+    assert!(other.has_room(WINDOW));
+}

@@ -1,0 +1,156 @@
+//! FWD-6, FWD-8: links that break, and owners that are lost.
+
+use yuzu_tests::relay::Relay;
+
+use super::super::seed;
+use super::*;
+
+/// Two nodes, the way between them through a relay: `a` dials it.
+struct Split {
+    pair: Pair,
+    relay: Relay,
+}
+
+const GRACE: Duration = Duration::from_millis(1_500);
+
+async fn split() -> Split {
+    let server = server().await;
+    let relay = Relay::start().await.expect("a relay");
+    let config = |name| {
+        let mut config = served(name, &server);
+        config.routing.resume_grace = GRACE;
+        config.routing.connect_timeout = GRACE;
+        // Gossip goes on, so nobody is believed to be dead.
+        config.cluster.dead_after = PATIENCE;
+        config
+    };
+    let mut a = config("a");
+    a.cluster.seed_nodes = vec![seed(relay.address())];
+    let mut b = config("b");
+    b.node.peer_advertise = Some(seed(relay.address()));
+    let b = Node::start(b).await;
+    relay.lead_to(b.address());
+    let a = Node::start(a).await;
+    a.lists(&["b"]).await;
+    b.lists(&["a"]).await;
+    Split {
+        pair: Pair { server, a, b },
+        relay,
+    }
+}
+
+impl Split {
+    /// The entry node and the owner.
+    fn roles(&self, from_dialler: bool) -> (&Node, &Node) {
+        let Pair { a, b, .. } = &self.pair;
+        if from_dialler { (a, b) } else { (b, a) }
+    }
+}
+
+async fn resumes(node: &Node, outcome: &str) -> f64 {
+    let labels = [("outcome", outcome)];
+    node.metric("forward_resumes_total", &labels).await
+}
+
+#[tokio::test]
+async fn fwd_8_a_session_goes_on_over_the_next_link_and_each_answer_comes_once() {
+    for from_dialler in [true, false] {
+        let split = split().await;
+        let (entry, owner) = split.roles(from_dialler);
+        let mut agent = known(owner, entry, "agent").await;
+        let operator = operator(entry).await;
+        let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+        agent.command().await.unwrap();
+        agent.answer(&running("c-1", "0")).await.unwrap();
+        assert_eq!(fanout.entry().await.unwrap().response.output, "0");
+        split.relay.cut();
+        for n in 1..=20 {
+            agent.answer(&running("c-1", &n.to_string())).await.unwrap();
+        }
+        split.relay.heal();
+        for n in 1..=20 {
+            assert_eq!(fanout.entry().await.unwrap().response.output, n.to_string());
+        }
+        agent.answer(&success("c-1", "done")).await.unwrap();
+        let (entries, status) = fanout.rest().await.unwrap();
+        assert!(status.is_ok());
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].response.output, "done");
+        assert_eq!(resumes(entry, "resumed").await, 1.0);
+        assert_eq!(resumes(entry, "lost").await, 0.0);
+        assert_eq!(outcome(entry, "ok").await, 1.0);
+    }
+}
+
+#[tokio::test]
+async fn fwd_6_sent_and_lost_before_an_answer_is_unknown_and_never_sent_again() {
+    for from_dialler in [true, false] {
+        let split = split().await;
+        let (entry, owner) = split.roles(from_dialler);
+        let mut agent = known(owner, entry, "agent").await;
+        let operator = operator(entry).await;
+        let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+        agent.command().await.unwrap();
+        split.relay.cut();
+        ends_as(&mut fanout, "outcome_unknown").await;
+        assert_eq!(resumes(entry, "lost").await, 1.0);
+        assert_eq!(outcome(entry, "outcome_unknown").await, 1.0);
+        becomes(owner, "forwarded_sessions", 0.0).await;
+        split.relay.heal();
+        entry.lists(&[if from_dialler { "b" } else { "a" }]).await;
+        assert!(agent.command_within(crate::support::WHILE).await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn fwd_6_lost_after_an_answer_is_disconnected() {
+    let split = split().await;
+    let (entry, owner) = split.roles(true);
+    let mut agent = known(owner, entry, "agent").await;
+    let operator = operator(entry).await;
+    let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+    agent.command().await.unwrap();
+    agent.answer(&running("c-1", "1")).await.unwrap();
+    fanout.entry().await.unwrap();
+    split.relay.cut();
+    ends_as(&mut fanout, "agent_disconnected").await;
+    assert_eq!(outcome(entry, "agent_disconnected").await, 1.0);
+}
+
+#[tokio::test]
+async fn cluster_5_fwd_6_fwd_9_an_owner_that_is_not_linked_gets_nothing_and_fails_fast_then() {
+    for from_dialler in [true, false] {
+        let split = split().await;
+        let (entry, owner) = split.roles(from_dialler);
+        let mut agent = known(owner, entry, "agent").await;
+        split.relay.cut();
+        becomes(entry, "cluster_peers_connected", 0.0).await;
+        let operator = operator(entry).await;
+        let started = tokio::time::Instant::now();
+        let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+        ends_as(&mut fanout, "not_connected").await;
+        assert!(started.elapsed() >= GRACE, "it waits for a link");
+        let started = tokio::time::Instant::now();
+        let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+        ends_as(&mut fanout, "not_connected").await;
+        assert!(started.elapsed() < GRACE / 2, "and not again at once");
+        assert_eq!(outcome(entry, "not_connected").await, 2.0);
+        split.relay.heal();
+        becomes(entry, "cluster_peers_connected", 1.0).await;
+        assert!(agent.command_within(crate::support::WHILE).await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn fwd_5_a_command_waits_for_a_link_that_is_coming() {
+    let split = split().await;
+    let (entry, owner) = split.roles(true);
+    let mut agent = known(owner, entry, "agent").await;
+    split.relay.cut();
+    becomes(entry, "cluster_peers_connected", 0.0).await;
+    let operator = operator(entry).await;
+    let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+    split.relay.heal();
+    serve_one(&mut agent).await;
+    assert_eq!(fanout.entry().await.unwrap().response.output, "done");
+}
