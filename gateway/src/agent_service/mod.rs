@@ -71,9 +71,10 @@ impl AgentService {
                 Err(status) => Err(status),
             },
             path::SUBSCRIBE => self.subscribe(request, connection, gate),
-            path::REGISTER => self.register(request, connection, gate).await,
+            // Boxed: a heartbeat, of which there are most, must not take the room of these.
+            path::REGISTER => Box::pin(self.register(request, connection, gate)).await,
             path::REPORT_INVENTORY => match bound() {
-                Ok(()) => self.report_inventory(request, connection).await,
+                Ok(()) => Box::pin(self.report_inventory(request, connection)).await,
                 Err(status) => Err(status),
             },
             _ => return None,
