@@ -5,11 +5,13 @@
 //! never make this node unready, nor know what links are used for.
 
 pub(crate) mod adjacency;
+mod announce;
 mod channels;
 mod dialling;
-mod hash;
+mod events;
 mod link;
 mod members;
+mod public;
 mod seal;
 mod secret;
 mod seeds;
@@ -29,12 +31,14 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::config::{self, Config, Endpoint};
+use crate::gateways::Names;
 use crate::observe::http::Reply;
 use crate::observe::log::safe_text;
 use crate::observe::metrics::Metrics;
-use crate::session::{Events, Registry};
+use crate::session::{OwnerContext, Registry};
 use crate::supervise::{Kept, NodeSupervisor, keep_running};
 pub(crate) use adjacency::{Sharing, Whereabouts};
+use announce::Announcer;
 #[cfg(test)]
 pub(crate) use channels::testing as channel_testing;
 pub(crate) use channels::{Acceptor, Channel, Channels, Lost};
@@ -47,18 +51,19 @@ use link::{LinkUser, Mesh};
 use members::engine;
 use members::gossip::{SealedTransport, unix_ms};
 use members::labels::Labels;
-use members::view::{Change, View};
+use members::view::View;
+pub(crate) use public::Elsewhere;
+use public::Public;
 use secret::{Keys, random};
 use seeds::Addresses;
 use users::Users;
-
-/// Nodes that have a series of their own in `cluster_events_total`.
-const MAX_NODE_LABELS: usize = 256;
 
 /// A clustered node's part of the cluster.
 pub(crate) struct Cluster {
     parts: Arc<Parts>,
     service: Arc<NodeService>,
+    /// Of a private node.
+    announcer: Option<Arc<Announcer>>,
     tasks: Mutex<Vec<Arc<Kept>>>,
 }
 
@@ -79,6 +84,8 @@ struct Parts {
     /// The address that peers are told to dial; unknown until this node joins.
     told: OnceLock<String>,
     draining: AtomicBool,
+    names: Names,
+    public: Public,
     /// Rung when a label has changed that must not wait.
     relabel: Notify,
     registry: Arc<Registry>,
@@ -105,10 +112,16 @@ impl Cluster {
         config: &Config,
         secret: &config::Secret,
         gossip: std::net::UdpSocket,
-        metrics: &Arc<Metrics>,
-        registry: &Arc<Registry>,
-        events: &Arc<Events>,
+        owners: &OwnerContext,
+        names: &Names,
     ) -> io::Result<Self> {
+        let OwnerContext {
+            registry,
+            events,
+            notifier,
+            metrics,
+            ..
+        } = owners;
         let own = Identity {
             name: config.node.name.as_str().into(),
             incarnation: unix_ms(),
@@ -145,12 +158,17 @@ impl Cluster {
             seeds: watch::Sender::default(),
             told: OnceLock::new(),
             draining: AtomicBool::new(false),
+            names: names.clone(),
+            public: Public::new(names.is_private(), config.cluster.dead_after, metrics),
             relabel: Notify::new(),
             registry: Arc::clone(registry),
             metrics: Arc::clone(metrics),
             labelled: Mutex::default(),
         };
+        let wanted = parts.public.subscribe();
+        let announcer = || Announcer::new(names, wanted, registry, notifier);
         Ok(Self {
+            announcer: names.is_private().then(announcer),
             parts: Arc::new(parts),
             service,
             tasks: Mutex::default(),
@@ -179,7 +197,12 @@ impl Cluster {
         let member = keep_running("cluster membership", move || join(Arc::clone(&joining)));
         let sharing = Arc::clone(&self.parts.sharing);
         let gauges = keep_running("adjacency gauges", move || Arc::clone(&sharing).measure());
-        *self.tasks() = [seeker, member, gauges].map(Arc::new).into();
+        let mut tasks = vec![seeker, member, gauges];
+        tasks.extend(self.announcer.as_ref().map(|announcer| {
+            let announcer = Arc::clone(announcer);
+            keep_running("announcements", move || Arc::clone(&announcer).run())
+        }));
+        *self.tasks() = tasks.into_iter().map(Arc::new).collect();
     }
 
     fn tasks(&self) -> MutexGuard<'_, Vec<Arc<Kept>>> {
@@ -194,6 +217,7 @@ impl Cluster {
     /// Tells the others that this node is stopping.
     pub(crate) fn drain(&self) {
         self.parts.draining.store(true, Ordering::Relaxed);
+        self.parts.names.wait_no_longer();
         self.parts.relabel.notify_one();
     }
 
@@ -201,6 +225,15 @@ impl Cluster {
     pub(crate) fn leave(&self) {
         self.tasks().iter().for_each(|task| task.stop());
         self.parts.mesh.close_all();
+    }
+
+    /// Where agents of this node may go, as this node sees it.
+    pub(crate) fn elsewhere(&self) -> impl Fn() -> Elsewhere + Send + Sync + use<> {
+        let parts = Arc::clone(&self.parts);
+        move || {
+            let census = parts.sharing.census();
+            Elsewhere::of(parts.names.is_private(), parts.view().members(), &census)
+        }
     }
 
     /// `/cluster`: who is there, as this node sees it.
@@ -246,6 +279,7 @@ async fn join(parts: Arc<Parts>) {
         let changes = parts.view().clear();
         parts.sharing.keep_only(|_, _| false);
         parts.tell(changes);
+        parts.name_public();
     }
     std::future::pending().await
 }
@@ -298,6 +332,7 @@ async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
                 parts.dial(&mut links);
             }
         }
+        parts.name_public();
         let now = parts.labels(address);
         if now != labels {
             labels = now;
@@ -359,7 +394,7 @@ impl Parts {
             incarnation: self.mesh.own().incarnation,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: PROTOCOL,
-            is_private: false,
+            is_private: self.names.is_private(),
             draining: self.draining.load(Ordering::Relaxed),
             advertise: self
                 .node
@@ -398,34 +433,14 @@ impl Parts {
             view.settle(&linked)
         };
         self.tell(changes);
+        self.name_public();
     }
 
-    fn tell(&self, changes: Vec<Change>) {
-        for change in changes {
-            let (event, name) = match &change {
-                Change::Up(name) => ("node_up", name),
-                Change::Down(name, incarnation) => {
-                    self.mesh.close(name, *incarnation);
-                    ("node_down", name)
-                }
-            };
-            info!(node = %safe_text(&**name), "Cluster: {event}");
-            let label = self.node_label(name);
-            let family = &self.metrics.cluster_events_total;
-            family.with_label_values(&[event, &label]).inc();
-        }
-    }
-
-    /// Peers choose their names: a bound on how many have a series.
-    fn node_label(&self, name: &Arc<str>) -> Arc<str> {
-        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
-        if labelled.len() < MAX_NODE_LABELS {
-            labelled.insert(Arc::clone(name));
-        }
-        match labelled.contains(name) {
-            true => Arc::clone(name),
-            false => "other".into(),
-        }
+    /// Follows which public nodes there are to be named (VIS-4).
+    fn name_public(&self) {
+        let may_be_named = !self.names.is_private() && !self.draining.load(Ordering::Relaxed);
+        let own = may_be_named.then_some(&self.mesh.own().name);
+        self.public.follow(own, self.view().members());
     }
 
     /// Gossips with the seeds that are not known to live.

@@ -26,7 +26,7 @@ impl Parts {
             "address": self.told.get(),
             "version": env!("CARGO_PKG_VERSION"),
             "protocol": super::PROTOCOL,
-            "visibility": "public",
+            "visibility": visibility(self.names.is_private()),
             "draining": self.draining.load(Ordering::Relaxed),
             "advertise": self.node.advertise.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "sessions": self.registry.len(),
@@ -47,12 +47,16 @@ impl Parts {
     }
 }
 
-fn row(member: &Member) -> Value {
-    let labels = &member.labels;
-    let visibility = match labels.is_private {
+/// The word of VIS-1.
+fn visibility(is_private: bool) -> &'static str {
+    match is_private {
         true => "private",
         false => "public",
-    };
+    }
+}
+
+fn row(member: &Member) -> Value {
+    let labels = &member.labels;
     json!({
         "name": &*member.name,
         "incarnation": member.incarnation,
@@ -60,7 +64,7 @@ fn row(member: &Member) -> Value {
         "address": member.address(),
         "version": labels.version,
         "protocol": labels.protocol,
-        "visibility": visibility,
+        "visibility": visibility(labels.is_private),
         "draining": labels.draining,
         "advertise": labels.advertise,
         "sessions": labels.sessions,

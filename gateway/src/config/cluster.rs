@@ -20,6 +20,15 @@ pub const NODE_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPEC
 /// Least length of the shared secret, in bytes (BOOT-18).
 pub const LEAST_SECRET_BYTES: usize = 32;
 
+/// Whether agents and the server may be told of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visibility {
+    /// They may.
+    Public,
+    /// Other nodes only: the server is told of its agents under the names of public nodes.
+    Private,
+}
+
 /// `[cluster]`, and the shared secret. In force only where a listener serves nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
@@ -60,6 +69,33 @@ impl Cluster {
         match self.seed_nodes.is_empty() {
             true => self.seed_dns_name.iter().cloned().collect(),
             false => self.seed_nodes.clone(),
+        }
+    }
+}
+
+/// `[shift]`. In force only where a listener serves nodes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shift {
+    /// From the GOAWAY on an agent's connection to the end of its stream.
+    pub grace: Duration,
+    /// Agents that are asked to move within a second.
+    pub max_per_second: u32,
+    /// Share of the processors' time above which agents are asked to move.
+    pub cpu_high: f64,
+    /// So many times the mean of the public nodes is too much for one of them; above 1.
+    pub imbalance: f64,
+    /// Agents that stay in any case, unless the node stops.
+    pub min_sessions: usize,
+}
+
+impl Default for Shift {
+    fn default() -> Self {
+        Self {
+            grace: Duration::from_millis(5_000),
+            max_per_second: 100,
+            cpu_high: 0.85,
+            imbalance: 1.25,
+            min_sessions: 100,
         }
     }
 }

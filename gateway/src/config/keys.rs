@@ -13,10 +13,10 @@ use super::peer_addresses::Port;
 use super::refusal::Refusal;
 use super::schema::{
     Broadcast, ClientAuth, Config, Endpoint, Listener, ListenerTls, LogFormat, NODE_PORT,
-    PeerAuthMode, TlsVersion,
+    PeerAuthMode, TlsVersion, Visibility,
 };
 use super::slot::{At, Bad, Key, Reload, Slot, WordAt};
-use super::values::{self, Range, TextRule};
+use super::values::{self, Between, Range, TextRule};
 
 /// Every path that a file may use, without the numbers of listeners.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
@@ -29,8 +29,7 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 
 /// Every variable that replaces a key or a port.
 pub(super) fn variables() -> impl Iterator<Item = &'static str> {
-    let served = KEYS.iter().filter_map(|key| key.env);
-    served.chain(later::LATER.iter().filter_map(|key| key.env))
+    KEYS.iter().filter_map(|key| key.env)
 }
 
 const fn millis<T>(path: &'static str, at: At<T, Duration>, min: u64, max: u64) -> Key<T> {
@@ -59,6 +58,10 @@ const fn text<T>(path: &'static str, at: At<T, String>, rule: &'static TextRule)
 
 const fn address<T>(path: &'static str, at: At<T, SocketAddr>) -> Key<T> {
     Key::new(path, Slot::Address(at))
+}
+
+const fn real<T>(path: &'static str, at: At<T, f64>, above: f64, below: f64) -> Key<T> {
+    Key::new(path, Slot::Real(at, Between { above, below }))
 }
 
 const fn file<T>(path: &'static str, at: At<T, PathBuf>) -> Key<T> {
@@ -142,7 +145,8 @@ pub(super) static KEYS: &[Key<Config>] = &[
         ..fixed(text("node.name", |c| &mut c.node.name, &values::NODE_NAME)) },
     Key { bad: Bad::Refuse(Refusal::BadClusterId), env: Some("YUZU_GW_CLUSTER_ID"),
         ..fixed(text("node.cluster_id", |c| &mut c.node.cluster_id, &values::CLUSTER_ID)) },
-
+    Key { bad: Bad::Refuse(Refusal::BadVisibility), env: Some("YUZU_GW_VISIBILITY"),
+        ..fixed(word("node.visibility", |c| &mut c.node.visibility, Visibility::WORDS)) },
     Key { bad: Bad::Refuse(Refusal::BadAdvertise),
         ..peers("node.advertise", |c| &mut c.node.advertise, Port::Required) },
     Key { bad: Bad::Refuse(Refusal::BadAdvertise), env: Some("YUZU_GW_ADVERTISE_ADDR"),
@@ -245,6 +249,12 @@ pub(super) static KEYS: &[Key<Config>] = &[
     Key { bad: Bad::Refuse(Refusal::BadPeerDenied),
         ..Key::new("management.peer_denied", Slot::Serials(|c| &mut c.management.peer_denied)) },
     millis("management.pin_refresh_ms", |c| &mut c.management.pin_refresh, 100, HOUR),
+
+    millis("shift.grace_ms", |c| &mut c.shift.grace, 0, HOUR),
+    count("shift.max_per_second", |c| &mut c.shift.max_per_second, 1, 1_000_000),
+    real("shift.cpu_high", |c| &mut c.shift.cpu_high, 0.0, 1.0),
+    real("shift.imbalance", |c| &mut c.shift.imbalance, 1.0, 1_000.0),
+    size("shift.min_sessions", |c| &mut c.shift.min_sessions, 0, 10_000_000),
 
     millis("shutdown.flush_budget_ms", |c| &mut c.shutdown.flush_budget, 0, 600_000),
 

@@ -38,8 +38,6 @@ refusals! {
     UnknownKey = "unknown_keys",
     /// A table is something else.
     BadTable = "bad_table",
-    /// A value that asks for what this version does not serve.
-    NotServedYet = "not_served_yet",
     /// A bad `node.name`.
     BadNodeName = "bad_node_name",
     /// A bad `node.cluster_id` (BOOT-16).
@@ -102,6 +100,8 @@ refusals! {
     UnverifiedUpstream = "unverified_upstream_tls",
     /// A TLS file of the way to the server is a directory or a special file (BOOT-14).
     UpstreamTlsFile = "unusable_upstream_tls_file",
+    /// A private node that nobody would find (VIS-2).
+    PrivateWithoutSeeds = "private_without_seeds",
     /// A bad address of a seed.
     BadSeeds = "bad_seeds",
     /// Seeds, and no listener for nodes.

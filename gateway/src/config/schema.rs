@@ -61,6 +61,8 @@ pub struct Config {
     pub observe: Observe,
     /// The other gateways.
     pub cluster: Cluster,
+    /// Agents that are asked to move to them.
+    pub shift: Shift,
     /// Commands that other nodes carry out.
     pub routing: Routing,
     /// Switches for rigs and tests.
@@ -75,6 +77,8 @@ pub struct Node {
     pub name: String,
     /// Label sent to the server; may be empty.
     pub cluster_id: String,
+    /// Whether agents and the server may be told of it (VIS-1).
+    pub visibility: Visibility,
     /// Addresses that agents dial, as other nodes are told (MESH-3).
     pub advertise: Vec<Endpoint>,
     /// The address that other nodes dial, port 0 for that of the node listener; `None` is worked
@@ -391,25 +395,13 @@ pub struct Observe {
     pub log_format: LogFormat,
 }
 
-/// `[lab]`: for rigs and tests, never for production.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Lab {
-    /// Boot without a listener that serves agents.
-    pub allow_no_listeners: bool,
-    /// Boot without an upstream endpoint.
-    pub allow_no_upstream: bool,
-    /// A management listener beyond loopback without mutual TLS.
-    pub allow_insecure_management: bool,
-    /// An upstream that is not verified.
-    pub allow_unverified_upstream: bool,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
             node: Node {
                 name: "yuzu_gw@127.0.0.1".into(),
                 cluster_id: "default".into(),
+                visibility: Visibility::Public,
                 advertise: Vec::new(),
                 peer_advertise: None,
             },
@@ -505,6 +497,7 @@ impl Default for Config {
                 log_format: LogFormat::Text,
             },
             cluster: Cluster::default(),
+            shift: Shift::default(),
             routing: Routing::default(),
             lab: Lab::default(),
         }

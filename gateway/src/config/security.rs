@@ -136,3 +136,16 @@ impl Listener {
         self.serves(Service::Management) && self.tls.as_ref().is_some_and(asks)
     }
 }
+
+/// `[lab]`: for rigs and tests, never for production.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lab {
+    /// Boot without a listener that serves agents.
+    pub allow_no_listeners: bool,
+    /// Boot without an upstream endpoint.
+    pub allow_no_upstream: bool,
+    /// A management listener beyond loopback without mutual TLS.
+    pub allow_insecure_management: bool,
+    /// An upstream that is not verified.
+    pub allow_unverified_upstream: bool,
+}

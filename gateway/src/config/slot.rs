@@ -15,7 +15,7 @@ use super::print;
 use super::refusal::Refusal;
 use super::schema::{Endpoint, PeerPin, Scheme, Serial, Service, Upstream};
 use super::shedding::Fraction;
-use super::values::{self, Misfit, Range, TextRule};
+use super::values::{self, Between, Misfit, Range, TextRule};
 use super::words::{self, Word};
 
 /// What a value that does not fit does.
@@ -54,6 +54,8 @@ pub(super) enum Slot<T> {
     Address(At<T, SocketAddr>),
     Word(WordAt<T>, &'static [&'static str]),
     Services(At<T, Vec<Service>>),
+    /// Any number between two.
+    Real(At<T, f64>, Between),
     /// Above 0 and below 1; may be left out.
     Fraction(At<T, Option<Fraction>>),
     /// May be left out.
@@ -128,6 +130,7 @@ impl<T> Slot<T> {
             Self::Word(at, words) => raw.text().filter(|text| words.contains(text)).map(|text| {
                 at(target).set(text);
             }),
+            Self::Real(at, between) => between.accept(raw).map(|value| *at(target) = value),
             Self::Fraction(at) => match raw {
                 Raw::Float(value) => Fraction::new(*value).map(|value| *at(target) = Some(value)),
                 _ => None,
@@ -171,6 +174,7 @@ impl<T> Slot<T> {
             Self::Text(at, _) => print::quoted(at(target)),
             Self::Address(at) => print::quoted(&at(target).to_string()),
             Self::Word(at, _) => print::quoted(at(target).word()),
+            Self::Real(at, _) => at(target).to_string(),
             Self::Fraction(at) => shown(at(target).map(Fraction::get)),
             Self::Bytes(at, _) => shown(*at(target)),
             Self::OriginMode(at) => print::quoted(at(target).name()),
@@ -216,6 +220,7 @@ impl<T> Slot<T> {
                 at(target).set(at(from).word());
             }
             Self::Services(at) => at(target).clone_from(at(from)),
+            Self::Real(at, _) => *at(target) = *at(from),
             Self::Fraction(at) => *at(target) = *at(from),
             Self::Bytes(at, _) => *at(target) = *at(from),
             Self::OriginMode(at) => *at(target) = *at(from),
@@ -243,6 +248,7 @@ impl<T> Slot<T> {
             | Self::Size(_, range)
             | Self::Count(_, range)
             | Self::Bytes(_, range) => range.to_string(),
+            Self::Real(_, between) => between.to_string(),
             Self::Fraction(_) => "a fraction between 0 and 1".into(),
             Self::OriginMode(_) => origin::MODE_ALLOWED.into(),
             Self::Sources(_) => origin::SOURCES_ALLOWED.into(),
@@ -269,7 +275,7 @@ impl<T> Slot<T> {
             | Self::Size(..)
             | Self::Count(..)
             | Self::Bytes(..) => text.parse().ok().map(Raw::Integer),
-            Self::Fraction(_) => text.parse().ok().map(Raw::Float),
+            Self::Real(..) | Self::Fraction(_) => text.parse().ok().map(Raw::Float),
             Self::Flag(_) => match text {
                 "1" => Some(Raw::Flag(true)),
                 "" | "0" => Some(Raw::Flag(false)),

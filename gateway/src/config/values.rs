@@ -57,6 +57,30 @@ impl fmt::Display for Range {
     }
 }
 
+/// Exclusive bounds of any number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Between {
+    pub(super) above: f64,
+    pub(super) below: f64,
+}
+
+impl Between {
+    pub(super) fn accept(self, raw: &Raw) -> Option<f64> {
+        let value = match raw {
+            Raw::Float(value) => *value,
+            Raw::Integer(value) => *value as f64,
+            _ => return None,
+        };
+        (value > self.above && value < self.below).then_some(value)
+    }
+}
+
+impl fmt::Display for Between {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a number above {} and below {}", self.above, self.below)
+    }
+}
+
 /// A string with a form of its own.
 pub(super) struct TextRule {
     pub(super) allowed: &'static str,

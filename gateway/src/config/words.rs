@@ -2,7 +2,7 @@
 //!
 //! Responsible for the words. Must never know which key takes them.
 
-use super::schema::{Broadcast, ClientAuth, LogFormat, PeerAuthMode, TlsVersion};
+use super::schema::{Broadcast, ClientAuth, LogFormat, PeerAuthMode, TlsVersion, Visibility};
 
 /// A value that is written as a word.
 pub(super) trait Word {
@@ -37,6 +37,7 @@ macro_rules! words {
     };
 }
 
+words!(Visibility: Public = "public", Private = "private");
 words!(Broadcast: Local = "local", Mesh = "mesh");
 words!(LogFormat: Text = "text", Json = "json");
 words!(ClientAuth: None = "none", Request = "request", Require = "require");

@@ -17,6 +17,7 @@ use super::answers::{AnswerLedger, PieceId};
 use super::charge::NodeMemory;
 use super::close::CloseReason;
 use super::pause::Pauses;
+use super::rtt::RoundTrip;
 use super::tasks::{Newcomers, Turn};
 use crate::observe::metrics::Metrics;
 use crate::pki::{BadCertificate, PeerCertificate};
@@ -50,6 +51,8 @@ pub(crate) struct ConnectionLimits {
     pub(crate) max_message_bytes: usize,
     /// Bytes of unfinished requests (LSN-6).
     pub(crate) max_memory_bytes: usize,
+    /// Whether round trips are those of agents.
+    pub(crate) serves_agents: bool,
     /// What all connections of the node share (LSN-16).
     pub(crate) node_memory: Arc<NodeMemory>,
 }
@@ -97,6 +100,7 @@ pub(crate) struct Connection {
     turn: Turn,
     newcomers: Newcomers,
     pauses: Pauses,
+    round_trip: RoundTrip,
 }
 
 impl Connection {
@@ -126,6 +130,7 @@ impl Connection {
             turn: Turn::default(),
             newcomers: Newcomers::default(),
             pauses: Pauses::default(),
+            round_trip: RoundTrip::default(),
         })
     }
 
@@ -172,6 +177,20 @@ impl Connection {
         self.last_byte_ms.store(self.age_ms(now), Ordering::Relaxed);
         if spoke_http2 && !self.spoke_http2.load(Ordering::Relaxed) {
             self.spoke_http2.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Something was written that the peer acknowledges.
+    pub(super) fn asked(&self, now: Instant) {
+        self.round_trip.asked(now.duration_since(self.opened));
+    }
+
+    /// The peer acknowledged something (SHIFT-5).
+    pub(super) fn acknowledged(&self, now: Instant) {
+        let answered = self.round_trip.answered(now.duration_since(self.opened));
+        if let Some(took) = answered.filter(|_| self.limits.serves_agents) {
+            let ms = took.as_secs_f64() * 1_000.0;
+            self.metrics.agent_rtt_ms.observe(ms);
         }
     }
 

@@ -15,8 +15,8 @@ pub(super) const HEADER: usize = 9;
 const TYPE_DATA: u8 = 0;
 const TYPE_HEADERS: u8 = 1;
 const TYPE_RST_STREAM: u8 = 3;
-const TYPE_SETTINGS: u8 = 4;
-const TYPE_PING: u8 = 6;
+pub(super) const TYPE_SETTINGS: u8 = 4;
+pub(super) const TYPE_PING: u8 = 6;
 const TYPE_WINDOW_UPDATE: u8 = 8;
 const TYPE_CONTINUATION: u8 = 9;
 const FLAG_ACK: u8 = 1;
@@ -44,6 +44,8 @@ pub(crate) enum Costly {
 pub(super) struct Scanned {
     /// There was something but answers to PINGs.
     pub(super) own_words: bool,
+    /// An answer to a PING or to SETTINGS began in it.
+    pub(super) acknowledged: bool,
     /// The DATA frame that the bytes end in, if its header is among them.
     pub(super) unfinished: Option<Unfinished>,
 }
@@ -84,7 +86,8 @@ impl Default for FrameScanner {
 impl FrameScanner {
     /// Passes over `bytes`, calling `seen` for each costly frame whose header ends in them.
     pub(super) fn scan(&mut self, bytes: &[u8], mut seen: impl FnMut(Costly)) -> Scanned {
-        let (mut own_words, mut last_data, mut at) = (false, None, 0);
+        let (mut own_words, mut acknowledged) = (false, false);
+        let (mut last_data, mut at) = (None, 0);
         while at < bytes.len() {
             let left = &bytes[at..];
             if self.skip > 0 {
@@ -110,6 +113,7 @@ impl FrameScanner {
                 });
                 self.in_pong = kind == TYPE_PING && flags & FLAG_ACK != 0;
                 own_words |= !self.in_pong;
+                acknowledged |= self.in_pong || (kind == TYPE_SETTINGS && flags & FLAG_ACK != 0);
                 if let Some(costly) = classify(kind, flags) {
                     seen(costly);
                 }
@@ -117,6 +121,7 @@ impl FrameScanner {
         }
         Scanned {
             own_words,
+            acknowledged,
             unfinished: last_data.filter(|_| self.skip > 0),
         }
     }

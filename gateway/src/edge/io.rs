@@ -1,6 +1,6 @@
 //! A thin reader over the socket that sees every byte before hyper does.
 //!
-//! Responsible for the time of the last received byte, for counting costly frames, for leaving in
+//! Responsible for the time of the last received byte, for counting costly frames, for round trips, for leaving in
 //! the socket what is not to be read yet, and for handing on large DATA frames in pieces. Must
 //! never change or hold a byte of payload.
 
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::connection::Connection;
 use super::cut::Cutter;
 use super::flood::{FloodGuard, FloodLimits, FrameScanner, Unfinished};
+use super::rtt;
 
 /// Bytes read of a peer that has always more before the tasks that take them get a turn: what they
 /// say about the rest comes in time.
@@ -55,6 +56,9 @@ impl<I> CountedIo<I> {
                 flooded = Some(frame);
             }
         });
+        if scanned.acknowledged {
+            self.connection.acknowledged(now);
+        }
         // hyper asks connections without streams too; their answers keep nothing open (LSN-12).
         if scanned.own_words || self.connection.has_streams() {
             self.connection
@@ -143,7 +147,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
+        let written = ready!(Pin::new(&mut self.inner).poll_write(cx, buf))?;
+        if rtt::asks(&buf[..written]) {
+            self.connection.asked(Instant::now());
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -159,7 +167,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+        let written = ready!(Pin::new(&mut self.inner).poll_write_vectored(cx, bufs))?;
+        if written > 0 && bufs.iter().any(|piece| rtt::asks(piece)) {
+            self.connection.asked(Instant::now());
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -181,6 +193,34 @@ mod tests {
         let connection = connection();
         let io = CountedIo::new(near, Arc::clone(&connection), FloodLimits::DEFAULT);
         (io, far, connection)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shift_5_a_ping_and_the_first_settings_give_a_round_trip_each() {
+        let (mut io, mut far, connection) = pair();
+        let histogram = &connection.metrics().agent_rtt_ms;
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let mut answer = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        for (question, trip) in [(&settings[..], 30), (&ping, 20)] {
+            io.write_all(question).await.unwrap();
+            tokio::time::advance(std::time::Duration::from_millis(trip)).await;
+            answer.extend(question);
+            // The flags are the fifth byte of what was asked.
+            let at = answer.len() - question.len() + 4;
+            answer[at] = 1;
+            far.write_all(&answer).await.unwrap();
+            io.read_exact(&mut answer).await.unwrap();
+            answer.clear();
+        }
+        assert_eq!(histogram.get_sample_count(), 2);
+        // To the microsecond, each.
+        let sum = histogram.get_sample_sum();
+        assert!((sum - 50.0).abs() < 0.01, "{sum}");
+        // An answer that nobody asked for is none.
+        far.write_all(&[0, 0, 0, 4, 1, 0, 0, 0, 0]).await.unwrap();
+        io.read_exact(&mut [0; 9]).await.unwrap();
+        assert_eq!(histogram.get_sample_count(), 2);
     }
 
     #[tokio::test]

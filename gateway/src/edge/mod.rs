@@ -22,6 +22,7 @@ pub(crate) mod origin;
 pub(crate) mod pause;
 mod places;
 mod proxy_protocol;
+mod rtt;
 mod sources;
 mod stream;
 mod tasks;

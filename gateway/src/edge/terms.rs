@@ -160,6 +160,7 @@ impl Terms {
                 request_timeout,
                 max_message_bytes,
                 max_memory_bytes: max_connection_memory_bytes,
+                serves_agents: config.serves(config::Service::Agent),
                 node_memory: Arc::clone(memory),
             }),
             origin: OriginRule::new(config.origin.clone(), Arc::clone(metrics)),

@@ -22,6 +22,7 @@ pub(crate) fn connection_with(change: impl FnOnce(&mut ConnectionLimits)) -> Arc
         unregistered_timeout: Duration::from_secs(120),
         max_message_bytes: 8 << 20,
         max_memory_bytes: 64 << 20,
+        serves_agents: true,
         node_memory: NodeMemory::new(256 << 20),
     };
     change(&mut limits);

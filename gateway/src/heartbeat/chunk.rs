@@ -9,6 +9,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use yuzu_proto::wire::{bytes_field_len, put_bytes_field};
 
 use super::message::Heartbeat;
+use crate::gateways::{MAX_NAME, Names};
 
 /// Largest batch, encoded.
 pub(super) const MAX_CHUNK: usize = 3 << 20;
@@ -16,18 +17,31 @@ pub(super) const MAX_CHUNK: usize = 3 << 20;
 const HEARTBEATS: u32 = 1;
 const GATEWAY_NODE: u32 = 2;
 
-/// What every batch of this node ends with, its name, and what that leaves for heartbeats.
+/// What every batch of this node ends with, the name of a gateway, and what that leaves for
+/// heartbeats.
 pub(super) struct Tail {
-    field: Vec<u8>,
+    names: Names,
     room: usize,
 }
 
 impl Tail {
-    pub(super) fn new(node: &str) -> Self {
-        let mut field = Vec::with_capacity(bytes_field_len(GATEWAY_NODE, node.len()));
-        put_bytes_field(&mut field, GATEWAY_NODE, node.as_bytes());
-        let room = MAX_CHUNK - field.len();
-        Self { field, room }
+    pub(super) fn new(names: Names) -> Self {
+        let name = match names.is_private() {
+            true => MAX_NAME,
+            false => names.of_node().len(),
+        };
+        let room = MAX_CHUNK - bytes_field_len(GATEWAY_NODE, name);
+        Self { names, room }
+    }
+
+    /// Waits until the name can be given (VIS-3).
+    pub(super) async fn is_named(&self) {
+        self.names.known().await;
+    }
+
+    fn put(&self, batch: &mut Vec<u8>) {
+        let name = self.names.of_node();
+        put_bytes_field(batch, GATEWAY_NODE, name.as_bytes());
     }
 
     /// The largest encoded heartbeat that a batch can hold.
@@ -86,7 +100,7 @@ impl<'a> Chunk<'a> {
 
     /// The batch; `None` when there is nothing in it.
     pub(super) fn seal(mut self) -> Option<Part> {
-        self.message.extend_from_slice(&self.tail.field);
+        self.tail.put(&mut self.message);
         (!self.tickets.is_empty()).then(|| Part {
             message: self.message.into(),
             tickets: self.tickets,
@@ -135,8 +149,8 @@ impl Part {
 impl Tail {
     /// Of a node without a name whose batches hold `room` bytes.
     pub(super) fn of_room(room: usize) -> Self {
-        let field = Vec::new();
-        Self { field, room }
+        let names = Names::public("");
+        Self { names, room }
     }
 }
 

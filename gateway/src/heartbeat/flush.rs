@@ -23,6 +23,7 @@ const RESOURCE_EXHAUSTED: u32 = 8;
 
 /// Flushes at the configured pace; never returns.
 pub(super) async fn run(shared: &Shared) {
+    shared.tail.is_named().await;
     let mut ticks = shared.pace.ticks();
     // The first tick comes at once.
     ticks.tick().await;

@@ -24,6 +24,7 @@ use chunk::Tail;
 use loss::Loss;
 
 use crate::config;
+use crate::gateways::Names;
 use crate::observe::metrics::Metrics;
 use crate::supervise::{Kept, NodeSupervisor, keep_running};
 use crate::tuning::Pace;
@@ -58,17 +59,18 @@ struct Held {
 }
 
 impl Batcher {
-    /// Starts the flush task. Must be called inside a tokio runtime. `on_answer` gets the answer
+    /// Starts the flush task. Must be called inside a tokio runtime. `names` says whose name every
+    /// batch carries. `on_answer` gets the answer
     /// (the bytes of a `BatchHeartbeatResponse`, unchecked) to each batch that the server took,
     /// and the number of its heartbeats; it must not block.
     pub fn start(
         upstream: Upstream,
-        node_name: &str,
+        names: impl Into<Names>,
         config: &config::Heartbeat,
         metrics: Arc<Metrics>,
         on_answer: impl Fn(&Bytes, usize) + Send + Sync + 'static,
     ) -> Batcher {
-        let tail = Tail::new(node_name);
+        let tail = Tail::new(names.into());
         let limits = limits(config, &tail);
         let shared = Arc::new(Shared {
             held: Mutex::new(Held {

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use crate::config::Config;
+use crate::gateways::Names;
 use crate::heartbeat::Batcher;
-use crate::notify::Notifier;
+use crate::notify::{Notifier, Sender};
 use crate::observe::metrics::Metrics;
 use crate::replay::Replayer;
 use crate::session::Registry;
@@ -27,6 +28,7 @@ impl ControlPlane {
     /// Starts their tasks on `runtime`.
     pub(super) fn start(
         config: &Config,
+        names: &Names,
         registry: &Arc<Registry>,
         metrics: &Arc<Metrics>,
         runtime: &Handle,
@@ -36,7 +38,7 @@ impl ControlPlane {
         let held = Arc::clone(registry);
         let notifier = Notifier::start(
             upstream.clone(),
-            &config.node,
+            Sender::new(&config.node, names.clone()),
             &config.notify,
             Arc::clone(metrics),
             move |key| held.holds(&key.agent_id, &key.session_id, &key.stream_home_id),
@@ -51,7 +53,7 @@ impl ControlPlane {
         let judge = replayer.clone();
         let batcher = Batcher::start(
             upstream.clone(),
-            &config.node.name,
+            names.clone(),
             &config.heartbeat,
             Arc::clone(metrics),
             move |answer, heartbeats| judge.verdict(answer, heartbeats),

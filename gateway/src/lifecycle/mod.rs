@@ -4,6 +4,7 @@
 //! the rooms below.
 
 mod certificates;
+mod clustered;
 mod control;
 mod reload;
 mod services;
@@ -26,6 +27,7 @@ use crate::observe::process::Sampler;
 use crate::replay::Replayer;
 use crate::session::{OwnerContext, Registry};
 use crate::shed::{Listeners, MemoryShedder};
+use crate::shift::Shifter;
 use crate::supervise::{Kept, NodeSupervisor};
 use crate::upstream::Upstream;
 
@@ -52,6 +54,8 @@ pub struct Gateway {
     listeners: Listeners,
     /// None: this node has no listener for others.
     cluster: Option<Cluster>,
+    /// As `cluster`.
+    shifter: Option<Shifter>,
     /// Commands of other nodes; there with `cluster`.
     served: Option<Arc<Served>>,
     health: HttpServer,

@@ -78,6 +78,7 @@ impl Gateway {
             observe,
             // Read once, at the start.
             cluster: _,
+            shift,
             routing,
             lab: _,
         } = config;
@@ -115,6 +116,9 @@ impl Gateway {
         self.tasks.shedder.retune(memory);
         self.tasks.sampler.retune(*gauge_interval);
         self.agents.retune(*gauge_interval);
+        if let Some(shifter) = &self.shifter {
+            shifter.retune(*shift);
+        }
     }
 }
 

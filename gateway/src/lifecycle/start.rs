@@ -9,16 +9,18 @@ use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use super::certificates::{self, Certificates};
+use super::clustered::{names, part_of_cluster, start_router, start_shifter};
 use super::control::ControlPlane;
 use super::services::Services;
 use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
 use crate::cluster::{self, Cluster};
-use crate::command::{Forwarder, Router, Served};
+use crate::command::Router;
 use crate::config::{self, Config, Service};
 use crate::edge::charge::NodeMemory;
 use crate::edge::listener::{BoundListener, RunningListener};
 use crate::edge::terms::NodeParts;
+use crate::gateways::Names;
 use crate::management::ManagementService;
 use crate::observe::health::{self, Readiness};
 use crate::observe::http::{self, HttpServer};
@@ -106,12 +108,13 @@ impl Gateway {
         Upstream::warn_of_files(&config.upstream).await;
         let supervisor = NodeSupervisor::new();
         let registry = Arc::new(Registry::new(table_limits(&config.session)));
+        let names = names(&config);
         let ControlPlane {
             upstream,
             notifier,
             replayer,
             batcher,
-        } = ControlPlane::start(&config, &registry, &metrics, control);
+        } = ControlPlane::start(&config, &names, &registry, &metrics, control);
         let owners = Arc::new(OwnerContext {
             registry: Arc::clone(&registry),
             roster: Roster::default(),
@@ -124,7 +127,7 @@ impl Gateway {
             arriving: Arriving::new(&metrics),
         });
         let cluster = gossip
-            .map(|socket| part_of_cluster(&config, socket, &owners))
+            .map(|socket| part_of_cluster(&config, socket, &owners, &names))
             .transpose()?;
         let (router, served) = start_router(&config, &owners, cluster.as_ref());
         let agents = Arc::new(AgentService::new(
@@ -142,8 +145,9 @@ impl Gateway {
             router: &router,
             agents: &agents,
             cluster: cluster.as_ref(),
+            names: &names,
         };
-        let listeners = serve(&config, bound, &certificates, &parts, &node)?;
+        let listeners = serve(bound, &certificates, &parts, &node)?;
         let listeners = Arc::new(listeners);
         let tasks = start_tasks(&config, &registry, &listeners, &metrics, certificates);
         tasks.supervise(&supervisor);
@@ -157,6 +161,12 @@ impl Gateway {
             cluster.start();
             cluster.supervise(&supervisor);
             routes = routes.get("/cluster", cluster.page());
+        }
+        let shifter = cluster
+            .as_ref()
+            .map(|cluster| start_shifter(config.shift, &owners, &tasks.shedder, cluster));
+        if let Some(shifter) = &shifter {
+            shifter.supervise(&supervisor);
         }
         let health = HttpServer::start(health, routes)?;
         let scrape = HttpServer::start(scrape, metrics::routes(Arc::clone(&metrics)))?;
@@ -175,6 +185,7 @@ impl Gateway {
             memory: node.memory,
             listeners,
             cluster,
+            shifter,
             served,
             health,
             scrape,
@@ -267,52 +278,6 @@ fn bind_gossip(
         })
 }
 
-fn part_of_cluster(
-    config: &Config,
-    socket: std::net::UdpSocket,
-    owners: &OwnerContext,
-) -> Result<Cluster, StartError> {
-    let secret = config.cluster.secret.as_ref().ok_or(StartError::NoSecret)?;
-    let OwnerContext {
-        registry,
-        events,
-        metrics,
-        ..
-    } = owners;
-    Ok(Cluster::new(
-        config, secret, socket, metrics, registry, events,
-    )?)
-}
-
-/// What commands go through, and what serves those of other nodes.
-fn start_router(
-    config: &Config,
-    owners: &OwnerContext,
-    cluster: Option<&Cluster>,
-) -> (Arc<Router>, Option<Arc<Served>>) {
-    let (registry, metrics) = (&owners.registry, &owners.metrics);
-    let router = Router::new(
-        Arc::clone(registry),
-        Arc::clone(metrics),
-        config.command.clone(),
-    );
-    let Some(cluster) = cluster else {
-        return (Arc::new(router), None);
-    };
-    let (sharing, channels) = (cluster.sharing(), cluster.channels());
-    let router = Arc::new(router.forwarding(Forwarder::new(
-        registry,
-        Arc::clone(&sharing),
-        Arc::clone(&channels),
-        metrics,
-        &config.routing,
-        config.observe.metrics_per_peer,
-    )));
-    let served = Served::new(&router, registry, sharing, metrics, &config.routing);
-    channels.accepted_by(Arc::clone(&served) as Arc<dyn cluster::Acceptor>);
-    (router, Some(served))
-}
-
 fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
     http::bind(address).map_err(|error| StartError::Bind {
         key: key.to_owned(),
@@ -327,10 +292,10 @@ struct ServedParts<'a> {
     router: &'a Arc<Router>,
     agents: &'a Arc<AgentService>,
     cluster: Option<&'a Cluster>,
+    names: &'a Names,
 }
 
 fn serve(
-    config: &Config,
     bound: Vec<(config::Listener, BoundListener)>,
     certificates: &Certificates,
     parts: &ServedParts<'_>,
@@ -341,13 +306,14 @@ fn serve(
         router,
         agents,
         cluster,
+        names,
     } = parts;
     let management = Arc::new(ManagementService::new(
         Arc::clone(&owners.registry),
         Arc::clone(router),
         Arc::clone(&owners.events),
         cluster.map(Cluster::sharing),
-        config.node.name.clone(),
+        names.clone(),
     ));
     bound
         .into_iter()

@@ -10,6 +10,8 @@ use crate::config::Service;
 use crate::edge::connection::Signal;
 use crate::session::Control;
 
+/// Most time for agents that move to other nodes (SHIFT-2).
+const MOVES: Duration = Duration::from_secs(8);
 /// Most time for commands in flight (STOP-3).
 const COMMANDS: Duration = Duration::from_secs(3);
 /// Most time for ending sessions (STOP-4).
@@ -41,8 +43,11 @@ impl Gateway {
         let started = Instant::now();
         let budget = self.in_force().shutdown.flush_budget;
         let deadline = started + budget;
-        self.refuse_new_work();
-        let finished_by = started + COMMANDS.min(budget.mul_f64(0.3));
+        self.refuse_newcomers();
+        self.move_agents(started + MOVES.min(budget.mul_f64(0.4)))
+            .await;
+        self.router.stop();
+        let finished_by = Instant::now() + COMMANDS.min(budget.mul_f64(0.3));
         tokio::join!(
             self.router.finished(finished_by),
             self.replayer.landed(finished_by)
@@ -67,22 +72,30 @@ impl Gateway {
         report
     }
 
-    /// Steps 1 and 2. A connected agent and its commands notice nothing yet.
-    fn refuse_new_work(&self) {
+    /// Steps 1 and 2, all but commands. A connected agent and its commands notice nothing yet. The
+    /// other nodes hear of it first: from now on agents had better go to them.
+    fn refuse_newcomers(&self) {
         let held = self.owners.roster.len();
         info!(sessions = held, "planned stop: refusing new work");
-        self.replayer.stop();
-        self.upstream.stop_accepting();
-        self.notifier.prepare_stop(2 * held);
-        self.router.stop();
-        self.tasks.shedder.stop();
         if let Some(cluster) = &self.cluster {
             cluster.drain();
         }
+        self.replayer.stop();
+        self.upstream.stop_accepting();
+        self.notifier.prepare_stop(2 * held);
+        self.tasks.shedder.stop();
         for (config, listener) in self.listeners.iter() {
             if config.serves(Service::Agent) {
                 listener.stop_accepting();
             }
+        }
+    }
+
+    /// In a cluster, agents are asked to go to the other nodes, and have their commands meanwhile
+    /// (SHIFT-2). Those who are left then are ended with the rest of the stop.
+    async fn move_agents(&self, deadline: Instant) {
+        if let Some(shifter) = &self.shifter {
+            shifter.drain(deadline).await;
         }
     }
 

@@ -53,7 +53,7 @@ impl ManagementService {
         let object = json!({
             "agent_id": &**session.agent_id(),
             "session_id": &*session.session_id,
-            "node": self.node,
+            "node": &*self.names.of(session.agent_id()),
             "connected_at": session.connected_at_ms,
             "plugins": &*session.registration.plugins,
         });

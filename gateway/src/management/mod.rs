@@ -21,6 +21,7 @@ use crate::cluster::Sharing;
 use crate::command::Router;
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
+use crate::gateways::Names;
 use crate::session::{Events, Registry};
 
 /// Most agent ids in one request. A message of 8 MiB holds fewer of any realistic length; very
@@ -36,7 +37,8 @@ pub(crate) struct ManagementService {
     events: Arc<Events>,
     /// Of the agents of other nodes; absent outside of a cluster.
     sharing: Option<Arc<Sharing>>,
-    node: String,
+    /// Whose name agents are told under.
+    names: Names,
 }
 
 impl ManagementService {
@@ -45,14 +47,14 @@ impl ManagementService {
         router: Arc<Router>,
         events: Arc<Events>,
         sharing: Option<Arc<Sharing>>,
-        node: String,
+        names: Names,
     ) -> Self {
         Self {
             registry,
             router,
             events,
             sharing,
-            node,
+            names,
         }
     }
 

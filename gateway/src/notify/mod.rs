@@ -24,8 +24,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
 use desk::{Desk, Fact};
-use notice::Sender;
-pub use notice::{Event, Notice, NoticeKey};
+pub use notice::{Event, Notice, NoticeKey, Sender};
 
 use crate::config;
 use crate::observe::metrics::Metrics;
@@ -61,12 +60,13 @@ struct Shared {
 }
 
 impl Notifier {
-    /// Starts the worker. Must be called inside a tokio runtime. `is_held` tells whether the
+    /// Starts the worker. Must be called inside a tokio runtime. `sender` is what every notice
+    /// carries of this node. `is_held` tells whether the
     /// session of a key is still held by this node; it is called under the store's lock and must
     /// neither block nor call back.
     pub fn start(
         upstream: Upstream,
-        node: &config::Node,
+        sender: impl Into<Sender>,
         config: &config::Notify,
         metrics: Arc<Metrics>,
         is_held: impl Fn(&NoticeKey) -> bool + Send + Sync + 'static,
@@ -81,7 +81,7 @@ impl Notifier {
             drained: watch::Sender::new(false),
             counts: upstream.notice_counts(),
             upstream,
-            sender: Sender::new(node),
+            sender: sender.into(),
             is_held: Box::new(is_held),
             probe_timeout: AtomicU64::new(config.probe_timeout.as_millis() as u64),
             metrics,

@@ -9,6 +9,7 @@ use yuzu_proto::WIRE_CAPABILITY_DISPATCH_TAG;
 use yuzu_proto::gateway::v1::{StreamStatusNotification, stream_status_notification};
 
 use crate::config;
+use crate::gateways::Names;
 
 /// What happened to the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,17 +75,29 @@ impl Notice {
 
 /// What every notice of this node carries (NOTIFY-16).
 #[derive(Debug, Clone)]
-pub(crate) struct Sender {
-    node: String,
+pub struct Sender {
+    names: Names,
     cluster_id: String,
 }
 
+impl From<&config::Node> for Sender {
+    /// Of a node that is named by its own name.
+    fn from(node: &config::Node) -> Self {
+        Self::new(node, Names::public(&node.name))
+    }
+}
+
 impl Sender {
-    pub(crate) fn new(node: &config::Node) -> Self {
+    pub(crate) fn new(node: &config::Node, names: Names) -> Self {
         Self {
-            node: node.name.clone(),
+            names,
             cluster_id: node.cluster_id.clone(),
         }
+    }
+
+    /// Waits until the name of a gateway can be given (VIS-3).
+    pub(crate) async fn is_named(&self) {
+        self.names.known().await;
     }
 
     /// The encoded `StreamStatusNotification`.
@@ -99,7 +112,7 @@ impl Sender {
             session_id: notice.session_id.to_string(),
             event: event.into(),
             peer_addr: peer.unwrap_or_else(|| "unknown".into()),
-            gateway_node: self.node.clone(),
+            gateway_node: self.names.of(&notice.agent_id).to_string(),
             wire_capabilities: vec![WIRE_CAPABILITY_DISPATCH_TAG.into()],
             cluster_id: self.cluster_id.clone(),
             stream_home_id: notice.stream_home_id.to_string(),
@@ -125,7 +138,7 @@ mod tests {
             event,
             peer: peer.map(|peer| peer.parse().unwrap()),
         };
-        StreamStatusNotification::decode(Sender::new(&node).encode(&notice)).unwrap()
+        StreamStatusNotification::decode(Sender::from(&node).encode(&notice)).unwrap()
     }
 
     #[test]

@@ -31,6 +31,7 @@ enum Outcome {
 
 /// Sends until the planned stop is over.
 pub(super) async fn run(shared: Arc<Shared>) {
+    shared.sender.is_named().await;
     let mut breaker = shared.upstream.watch_breaker();
     // Started, and not handed to the connection yet; as many as may be in flight.
     let mut leaving = VecDeque::new();

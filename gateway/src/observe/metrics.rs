@@ -28,6 +28,9 @@ use super::http::{Reply, Routes};
 const LATENCY_MS: &[f64] = &[
     1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 5_000.0, 10_000.0,
 ];
+const RTT_MS: &[f64] = &[
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0,
+];
 const SESSION_MS: &[f64] = &[1_000.0, 10_000.0, 60_000.0, 300_000.0, 3_600_000.0];
 const QUEUE_LEN: &[f64] = &[10.0, 100.0, 500.0, 1_000.0, 5_000.0];
 const FANOUT: &[f64] = &[1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1_000_000.0];
@@ -350,6 +353,9 @@ families! {
     /// Other gateways that came or went (at most 256 nodes, then other)
     cluster_events_total: IntCounterVec = counters(&["event", "node"], &[]);
 
+    /// 1 while no public gateway of the cluster is alive and stays
+    cluster_no_live_public_node: IntGauge = gauge();
+
     /// Agents of other gateways that this one knows to be there, of all of them together
     adjacency_agents: IntGaugeVec = gauges("node", &["all"]);
     /// Shards of agents that this gateway asked another for again, having noticed a difference
@@ -358,6 +364,20 @@ families! {
     adjacency_full_total: IntCounter = counter();
     /// Age of the oldest change to this gateway's agents that another gateway has not confirmed
     adjacency_lag_ms: IntGauge = gauge();
+
+    /// GOAWAYs by which this gateway asked agents to move, one for each connection
+    goaway_sent_total: IntCounterVec = counters(
+        &["reason"],
+        &[&["draining"], &["memory"], &["cpu"], &["imbalance"]]
+    );
+    /// Agents that this gateway asked to move
+    agent_migrations_total: IntCounterVec = counters(
+        &["reason"],
+        &[&["draining"], &["memory"], &["cpu"], &["imbalance"]]
+    );
+
+    /// Round trips between this gateway and agents in milliseconds
+    agent_rtt_ms: Histogram = histogram(RTT_MS);
 
     /// Forwarded sessions that this gateway has open to others
     forward_sessions: IntGauge = gauge();

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::arriving::{Arriving, Place};
 use crate::edge::charge::Charge;
-use crate::edge::connection::Connection;
+use crate::edge::connection::{Connection, Signal};
 use crate::edge::deframe::Deframer;
 use crate::edge::pause::Paused;
 
@@ -75,6 +75,11 @@ impl Inbound {
         }
         let _paused = Paused::new(self.charge.connection());
         place.await
+    }
+
+    /// Sends GOAWAY: the agent's next calls go elsewhere, and its streams go on.
+    pub(super) fn let_go(&self) {
+        self.connection().signal(Signal::Drain);
     }
 
     /// A frame of a stream that is gone, if it had been received.

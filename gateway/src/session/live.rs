@@ -31,6 +31,8 @@ pub(crate) enum Control {
     End,
     /// Give way to another owner, as all owners do (OWNER-9).
     Replace,
+    /// Send GOAWAY on the agent's connection and go on (SHIFT-1).
+    LetGo,
     /// Panic, for tests of recovery.
     #[cfg(feature = "fault-injection")]
     Panic,
@@ -42,6 +44,8 @@ const END: u8 = 2;
 const PANIC: u8 = 4;
 const ANNOUNCE: u8 = 8;
 const REPLACE: u8 = 16;
+const LET_GO: u8 = 32;
+const LEAVING: u8 = 64;
 
 /// One connected agent.
 pub(crate) struct Session {
@@ -165,11 +169,17 @@ impl Session {
             Control::StreamGone => STREAM_GONE,
             Control::End => END,
             Control::Replace => REPLACE,
+            Control::LetGo => LET_GO,
             #[cfg(feature = "fault-injection")]
             Control::Panic => PANIC,
         };
         self.asked.fetch_or(bit, Ordering::AcqRel);
         self.owner.wake();
+    }
+
+    /// Marks that the agent is asked to move, for good. False: it was marked before.
+    pub(crate) fn mark_leaving(&self) -> bool {
+        self.asked.fetch_or(LEAVING, Ordering::AcqRel) & LEAVING == 0
     }
 
     /// Asks the owner to tell the server once more that the stream is here (REPLAY-14). An owner
@@ -208,6 +218,9 @@ impl Session {
             } else if asked & REPLACE != 0 {
                 self.asked.fetch_and(!REPLACE, Ordering::AcqRel);
                 Poll::Ready(Control::Replace)
+            } else if asked & LET_GO != 0 {
+                self.asked.fetch_and(!LET_GO, Ordering::AcqRel);
+                Poll::Ready(Control::LetGo)
             } else {
                 Poll::Pending
             }

@@ -75,6 +75,10 @@ pub(super) async fn own(session: &Session, context: &OwnerContext, inbound: &mut
             biased;
             // Boxed, here and below: an owner leaves once, and lives long.
             control = session.asked() => {
+                if control == Control::LetGo {
+                    inbound.let_go();
+                    continue;
+                }
                 return Box::pin(leave(control, session, context, inbound)).await;
             }
             next = inbound.next() => next,
@@ -89,11 +93,18 @@ pub(super) async fn own(session: &Session, context: &OwnerContext, inbound: &mut
             Ok(Some(waiting)) => waiting,
             Err(status) => return Ended::With(status),
         };
-        let asked = tokio::select! {
-            biased;
-            () = &mut waiting => continue,
-            control = session.asked() => control,
+        let asked = loop {
+            let asked = tokio::select! {
+                biased;
+                () = &mut waiting => break None,
+                control = session.asked() => control,
+            };
+            match asked {
+                Control::LetGo => inbound.let_go(),
+                asked => break Some(asked),
+            }
         };
+        let Some(asked) = asked else { continue };
         if asked == Control::StreamGone {
             // The answer came before the stream went.
             let _ = tokio::time::timeout(LAST_WORDS_TIME, waiting).await;
@@ -111,7 +122,8 @@ async fn leave(
     inbound: &mut Inbound,
 ) -> Ended {
     match control {
-        Control::End => Ended::Well,
+        // `own` lets go itself, and goes on.
+        Control::End | Control::LetGo => Ended::Well,
         Control::Replace => Ended::Replaced,
         Control::StreamGone => {
             let last = last_words(session, context, inbound);

@@ -267,6 +267,11 @@ impl Registry {
         self.by_agent.collect(self.len())
     }
 
+    /// The sessions of one connection that commands go to.
+    pub(crate) fn on_connection(&self, connection: ConnectionKey) -> Vec<Arc<Session>> {
+        self.table().on_connection(connection)
+    }
+
     /// Whether a heartbeat or an inventory report of `session_id` is admitted on `connection`
     /// (ADMIT-1).
     pub(crate) fn admit(&self, session_id: &str, connection: ConnectionKey) -> Result<(), Refusal> {

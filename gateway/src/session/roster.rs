@@ -29,7 +29,7 @@ impl Roster {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, session: &Arc<Session>) {
+    pub(crate) fn add(&self, session: &Arc<Session>) {
         let mut state = self.state();
         let key = Arc::clone(&session.stream_home_id);
         state.sessions.insert(key, Arc::clone(session));

@@ -449,6 +449,14 @@ impl<L: Clone> Table<L> {
         }
     }
 
+    /// What the live rows of a connection carry.
+    pub(crate) fn on_connection(&self, connection: ConnectionKey) -> Vec<L> {
+        let agents = self.connections.get(&connection);
+        let agents = agents.map(|rows| &rows.live[..]).unwrap_or_default();
+        let rows = agents.iter().filter_map(|agent| self.live.get(agent));
+        rows.map(|row| row.value.clone()).collect()
+    }
+
     /// Live rows after `cursor`, ascending by agent id, at most `limit`; and whether more exist
     /// (MGMT-1). Rows that come and go change no other row's place.
     pub(crate) fn page(&self, cursor: &str, limit: usize) -> (Vec<L>, bool) {

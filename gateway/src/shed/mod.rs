@@ -7,6 +7,7 @@
 mod core;
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
@@ -39,6 +40,8 @@ struct Running {
 struct Rules {
     pace: Pace,
     plan: Mutex<Plan>,
+    /// Whether agents are refused.
+    shedding: AtomicBool,
 }
 
 impl Rules {
@@ -70,6 +73,7 @@ impl MemoryShedder {
         let rules = Arc::new(Rules {
             pace: Pace::new(memory.shedding.interval),
             plan: Mutex::new(plan),
+            shedding: AtomicBool::new(false),
         });
         say(memory, plan, metrics);
         let (listeners, counted) = (Arc::clone(listeners), Arc::clone(metrics));
@@ -103,6 +107,15 @@ impl MemoryShedder {
         let before = std::mem::replace(&mut *running.rules.plan(), plan);
         if before != plan {
             say(memory, plan, &running.metrics);
+        }
+    }
+
+    /// Whether memory is short now.
+    pub(crate) fn is_shedding(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let rules = self.0.as_ref().map(|running| Arc::clone(&running.rules));
+        move || {
+            let rules = rules.as_ref();
+            rules.is_some_and(|rules| rules.shedding.load(Ordering::Relaxed))
         }
     }
 
@@ -217,6 +230,7 @@ impl Shed {
         }
         let shedding = self.shedder.is_shedding();
         self.metrics.memory_shedding_active.set(shedding.into());
+        self.rules.shedding.store(shedding, Ordering::Relaxed);
         if shedding {
             self.suspend().await;
         } else {

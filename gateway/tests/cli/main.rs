@@ -133,7 +133,7 @@ fn check_ends_with_0_when_there_is_nothing_to_say() {
 fn check_ends_with_1_when_it_would_start_with_warnings() {
     let file = File::new(
         "warn",
-        &format!("{SOUND}rpc_timeout_ms = 1\n[shift]\ngrace_ms = 1\n"),
+        &format!("{SOUND}rpc_timeout_ms = 1\n[memory.reclaim]\nenabled = false\n"),
     );
     let output = gateway(
         &["check", "--config", file.path()],
@@ -146,7 +146,7 @@ fn check_ends_with_1_when_it_would_start_with_warnings() {
         format!(
             "warning: {path}:6:18: upstream.rpc_timeout_ms is 1, not an integer from 100 to 60000; \
              the default 5000 is used instead\n\
-             warning: {path}:8:12: shift has no effect in this version (grace_ms)\n\
+             warning: {path}:8:11: memory.reclaim has no effect in this version (enabled)\n\
              warning: YUZU_GW_UPSTREAM_ADDR is set but has no effect\n\
              3 warnings: it would start\n"
         )

@@ -4,6 +4,8 @@ mod adjacency;
 mod forward;
 mod links;
 mod members;
+mod shift;
+mod visibility;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

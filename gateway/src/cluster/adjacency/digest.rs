@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::super::hash::Fnv1a;
+use crate::gateways::hash::Fnv1a;
 use crate::session::Epoch;
 
 /// Shards of the agent ids, on every node alike.

@@ -3,11 +3,12 @@
 //! Responsible for one stream over each link, opened again when it ends, for rows of nodes that are
 //! gone, and for the figures of it all. Must never be asked before a peer has proven the secret.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::Request;
 use hyper::body::Incoming;
@@ -52,6 +53,8 @@ pub(crate) struct Sharing {
     table: Arc<Adjacency>,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
+    /// Agents of each peer, as of a second ago.
+    census: ArcSwap<HashMap<Arc<str>, usize>>,
     /// Whether each peer has a series (`observe.metrics_per_peer`).
     per_peer: bool,
     pub(super) seats: Seats,
@@ -73,9 +76,15 @@ impl Sharing {
             table: Adjacency::new(),
             events: Arc::clone(events),
             metrics: Arc::clone(metrics),
+            census: ArcSwap::default(),
             per_peer,
             seats: Seats::default(),
         })
+    }
+
+    /// How many agents each peer has told of, as of a second ago.
+    pub(crate) fn census(&self) -> Arc<HashMap<Arc<str>, usize>> {
+        self.census.load_full()
     }
 
     /// Every node that `lives` does not name by its name and incarnation is gone, and its agents
@@ -169,6 +178,8 @@ impl Sharing {
             let agents = &self.metrics.adjacency_agents;
             let all: usize = census.iter().map(|(_, rows)| rows).sum();
             agents.with_label_values(&[ALL_NODES]).set(all as i64);
+            let present = census.iter().cloned().collect();
+            self.census.store(Arc::new(present));
             if self.per_peer {
                 for gone in shown.extract_if(|name| !census.iter().any(|(here, _)| here == name)) {
                     // An error would say that there is none.

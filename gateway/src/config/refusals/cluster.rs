@@ -4,12 +4,13 @@ use super::Judge;
 use crate::config::document::numbered;
 use crate::config::environment;
 use crate::config::refusal::Refusal;
-use crate::config::schema::{ClientAuth, Listener, Service};
+use crate::config::schema::{ClientAuth, Listener, Service, Visibility};
 
 const TLS_TABLE: &str = "cluster.tls";
 
 impl Judge<'_, '_> {
     pub(super) fn cluster(&mut self) {
+        self.private_node_has_seeds();
         self.node_listeners_stand_alone();
         let Some((index, listener)) = self.config.node_listener() else {
             return self.seeds_have_a_listener();
@@ -20,6 +21,29 @@ impl Judge<'_, '_> {
         if listener.limits.unregistered_timeout.is_zero() {
             let fault = "is 0: whoever does not prove the secret keeps its place".to_owned();
             self.warn(&limits, fault, "the default is 10000");
+        }
+    }
+
+    /// VIS-2. Nobody else knows of it: it has to look for the others.
+    fn private_node_has_seeds(&mut self) {
+        let refused = ["cluster.seed_nodes", "cluster.seed_dns_name"];
+        let refused = refused.iter().any(|key| self.is_refused(key));
+        if self.config.node.visibility == Visibility::Public || refused {
+            return;
+        }
+        if self.config.cluster.seeds().is_empty() {
+            let fault = "is private, and no seeds are named: no public node would find it";
+            let fix = "name public nodes in cluster.seed_nodes or cluster.seed_dns_name";
+            self.refuse(
+                Refusal::PrivateWithoutSeeds,
+                "node.visibility",
+                fault.into(),
+                fix,
+            );
+        }
+        if !self.config.node.advertise.is_empty() {
+            let fault = "is given to nobody: the node is private".to_owned();
+            self.warn("node.advertise", fault, "delete it");
         }
     }
 

@@ -1,6 +1,6 @@
 //! A node among others: what its keys and variables give.
 
-use super::super::{ClusterTls, Endpoint, Secret, Service};
+use super::super::{ClusterTls, Endpoint, Secret, Service, Visibility};
 use super::{lines_with, loaded, loaded_with, with};
 
 const SECRET: (&str, &str) = ("YUZU_GW_COOKIE", "0123456789abcdef0123456789abcdef");
@@ -106,4 +106,59 @@ fn what_is_printed_of_a_node_loads_to_the_same() {
     assert_eq!(first.config.node.peer_advertise, Some(at("10.0.0.1", 0)));
     let again = loaded_with(&first.to_toml(), &[SECRET]);
     assert_eq!(again.config, first.config, "{}", first.to_toml());
+}
+
+#[test]
+fn vis_1_a_node_is_public_unless_its_file_or_the_variable_says_otherwise() {
+    let seeds = "[cluster]\nseed_nodes = [\"gw-1\"]\n";
+    let private = ("YUZU_GW_VISIBILITY", "private");
+    for (table, variables, visibility) in [
+        ("", vec![SECRET], Visibility::Public),
+        ("public", vec![SECRET], Visibility::Public),
+        ("private", vec![SECRET], Visibility::Private),
+        ("", vec![SECRET, private], Visibility::Private),
+        ("public", vec![SECRET, private], Visibility::Private),
+    ] {
+        let table = match table {
+            "" => String::new(),
+            word => format!("[node]\nvisibility = \"{word}\"\n"),
+        };
+        let loaded = loaded_with(&node(&format!("{table}{seeds}")), &variables);
+        assert_eq!(loaded.config.node.visibility, visibility, "{table}");
+        assert_eq!(loaded.warnings, []);
+        let printed = loaded_with(&loaded.to_toml(), &[SECRET]);
+        assert_eq!(printed.config, loaded.config);
+    }
+}
+
+#[test]
+fn vis_2_a_private_node_has_seeds_of_either_kind() {
+    let private = |seeds: &str| {
+        let seeds = format!("[node]\nvisibility = \"private\"\n[cluster]\n{seeds}\n");
+        lines_with(&node(&seeds), &[SECRET])
+    };
+    assert_eq!(private("seed_nodes = [\"gw-1\"]"), (vec![], true));
+    assert_eq!(private("seed_dns_name = \"gateways\""), (vec![], true));
+    for none in ["", "seed_nodes = []", "seed_dns_name = \"\""] {
+        let (lines, starts) = private(none);
+        assert!(!starts, "{none}");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("no seeds are named"), "{lines:?}");
+    }
+    // A public one may be the first of its cluster.
+    assert_eq!(lines_with(&node(""), &[SECRET]), (vec![], true));
+}
+
+#[test]
+fn vis_2_addresses_of_a_private_node_are_told_to_go_to_nobody() {
+    let text = node(
+        "[node]\nvisibility = \"private\"\nadvertise = [\"gw-1.example:50051\"]\n\
+         [cluster]\nseed_nodes = [\"gw-2\"]\n",
+    );
+    let (lines, starts) = lines_with(&text, &[SECRET]);
+    assert!(starts);
+    assert_eq!(
+        lines,
+        ["g.toml:19:13: node.advertise is given to nobody: the node is private; delete it"]
+    );
 }

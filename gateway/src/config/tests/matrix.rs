@@ -8,7 +8,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use super::super::keys::{KEYS, LISTENER_KEYS};
-use super::super::later::{LATER, Say};
 use super::super::slot::Bad;
 use super::super::{Effect, Problem, Refusal, Source, load};
 use crate::pki::testing::Directory;
@@ -96,12 +95,7 @@ fn boot_19_every_key_that_refuses_a_bad_value_has_a_row() {
     };
     let keys = KEYS.iter().filter_map(|key| of(key.path, key.bad));
     let listener = LISTENER_KEYS.iter().filter_map(|key| of(key.path, key.bad));
-    let later = LATER.iter().filter_map(|key| of(key.path, key.bad));
-    let unserved = LATER
-        .iter()
-        .filter(|key| matches!(key.say, Say::RefuseUnless(_)))
-        .map(|key| (key.path.to_owned(), Refusal::NotServedYet));
-    for wanted in keys.chain(listener).chain(later).chain(unserved) {
+    for wanted in keys.chain(listener) {
         assert!(rows.contains(&wanted), "{wanted:?} has no row");
     }
 }

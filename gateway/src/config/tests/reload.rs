@@ -42,6 +42,8 @@ fn other(path: &str, present: &str) -> String {
         "memory.shedding.high_water_fraction" => "0.9",
         "memory.shedding.low_water_fraction" => "0.1",
         "memory.shedding.high_water_bytes" | "memory.shedding.low_water_bytes" => "1000000",
+        "shift.cpu_high" => "0.5",
+        "shift.imbalance" => "2.5",
         "observe.log_level" => "\"debug\"",
         "observe.log_format" => "\"json\"",
         "command.broadcast" => "\"mesh\"",
@@ -66,8 +68,9 @@ fn another(present: &str) -> String {
 fn every_key_has_an_answer_and_a_reload_keeps_to_it() {
     let before = loaded(SOUND);
     for (path, answer) in answers() {
-        // Their files have a test of their own; seeds need a listener.
-        if path.contains(".tls.") || path == "listener.name" || path.starts_with("cluster.seed_") {
+        // Their files have a test of their own; seeds need a listener, and a private node seeds.
+        let among_others = path.starts_with("cluster.seed_") || path == "node.visibility";
+        if path.contains(".tls.") || path == "listener.name" || among_others {
             assert!(
                 answer == Reload::Restart || path == "listener.name",
                 "{path}"
@@ -138,17 +141,22 @@ fn the_same_file_changes_nothing() {
 }
 
 #[test]
-fn seeds_wait_for_a_restart() {
+fn vis_1_seeds_and_visibility_wait_for_a_restart() {
     let secret = [("YUZU_GW_COOKIE", "0123456789abcdef0123456789abcdef")];
     let node =
         with("[[listener]]\nname = \"node\"\nservices = [\"node\"]\naddress = \"127.0.0.1:1\"\n");
     let before = loaded_with(&node, &secret);
-    let seeds = "[cluster]\nseed_nodes = [\"192.0.2.1\"]\nseed_dns_name = \"gw:9101\"\n";
+    let seeds = "[cluster]\nseed_nodes = [\"192.0.2.1\"]\nseed_dns_name = \"gw:9101\"\n\
+                 [node]\nvisibility = \"private\"\n";
     let after = loaded_with(&format!("{node}{seeds}"), &secret);
     let changes = reload(&before.config, &after.config);
     assert_eq!(
         changes.restart,
-        ["cluster.seed_dns_name", "cluster.seed_nodes"]
+        [
+            "node.visibility",
+            "cluster.seed_dns_name",
+            "cluster.seed_nodes"
+        ]
     );
     assert_eq!(changes.config, before.config);
 }

@@ -13,6 +13,7 @@ fn connection_that_may_lack_a_session(unregistered_timeout: Duration) -> Arc<Con
         request_timeout: Duration::from_secs(30),
         max_message_bytes: 1024,
         max_memory_bytes: 1000,
+        serves_agents: true,
         node_memory: NodeMemory::new(1 << 20),
     };
     let metrics = Arc::new(Metrics::new("test").unwrap());

@@ -36,7 +36,7 @@ fn sessions(part: &Part) -> Vec<u32> {
 
 #[test]
 fn a_batch_holds_the_heartbeats_bytes_and_the_node() {
-    let tail = Tail::new("yuzu_gw@gw1");
+    let tail = Tail::new("yuzu_gw@gw1".into());
     let heartbeats = [heartbeat(0, 3), heartbeat(1, 0)];
     let part = filled(&tail, &heartbeats).seal().unwrap();
     let mut expected = Vec::new();
@@ -50,7 +50,7 @@ fn a_batch_holds_the_heartbeats_bytes_and_the_node() {
 
 #[test]
 fn hb_3_a_batch_is_full_at_3145728_bytes_as_encoded() {
-    let tail = Tail::new("yuzu_gw@gw1");
+    let tail = Tail::new("yuzu_gw@gw1".into());
     // 13 bytes of node; the first takes 1 + 4 + 2_000_000, the other 1 + 3 and its own.
     let first = Heartbeat::sample(&vec![b'x'; 2_000_000], b"");
     let left = 3_145_728 - 13 - 2_000_005 + 1 - 4;
@@ -67,7 +67,7 @@ fn hb_3_a_batch_is_full_at_3145728_bytes_as_encoded() {
 #[test]
 fn hb_3_the_largest_heartbeat_fills_a_batch_alone() {
     for node in ["", "yuzu_gw@gw1", &"n".repeat(255)] {
-        let tail = Tail::new(node);
+        let tail = Tail::new(node.into());
         let largest = tail.largest_heartbeat();
         let mut chunk = Chunk::new(&tail, 0);
         assert!(!chunk.add(0, 0, &Heartbeat::sample(&vec![0; largest + 1], b"")));
@@ -78,7 +78,7 @@ fn hb_3_the_largest_heartbeat_fills_a_batch_alone() {
 
 #[test]
 fn hb_5_halves_hold_what_the_whole_held() {
-    let tail = Tail::new("yuzu_gw@gw1");
+    let tail = Tail::new("yuzu_gw@gw1".into());
     let heartbeats: Vec<_> = (0..5).map(|n| heartbeat(n, n * 100)).collect();
     let whole = filled(&tail, &heartbeats).seal().unwrap();
     assert_eq!(sessions(&whole), [0, 1, 2, 3, 4]);

@@ -224,6 +224,7 @@ fn histograms_have_the_buckets_of_the_contract() {
         ("fanout_dispatched_count", fanout),
         ("fanout_skipped_count", fanout),
         ("fanout_remote_dispatched_count", fanout),
+        ("agent_rtt_ms", "1,2,5,10,20,50,100,200,500,1000,5000,+Inf"),
         (
             "upstream_permit_wait_seconds",
             "0.001,0.005,0.01,0.05,0.1,0.25,0.5,1,2.5,5,10,25,+Inf",

@@ -70,3 +70,15 @@ async fn owner_10_every_outcome_has_its_count() {
         assert_eq!(value(&context, &series), 1.0, "{label}");
     }
 }
+
+#[tokio::test]
+async fn vis_5_a_session_that_was_told_to_be_gone_is_not_announced_again() {
+    let context = context();
+    let mut life = life(&context);
+    life.end(Status::ok(""));
+    life.session.ask_to_announce();
+    assert!(announce_again(&mut life).now_or_never().is_none());
+    assert!(!life.connected);
+    assert_eq!(value(&context, "upstream_notify_pending"), 1.0);
+    assert_eq!(value(&context, "upstream_notify_coalesced_total"), 0.0);
+}

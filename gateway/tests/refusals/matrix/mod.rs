@@ -199,9 +199,9 @@ fn shapes() -> Vec<Row> {
             "bad_table: {file}:1:12: listener is 1, not a list of tables; write [[listener]]",
         ),
         row(
-            "private visibility",
+            "VIS-2 a private node without seeds",
             with("[node]\nvisibility = \"private\""),
-            "not_served_yet: {file}:8:14: node.visibility has a value that is not served by this version yet; delete it",
+            "private_without_seeds: {file}:8:14: node.visibility is private, and no seeds are named: no public node would find it; name public nodes in cluster.seed_nodes or cluster.seed_dns_name",
         ),
         row(
             "a visibility that there is not",

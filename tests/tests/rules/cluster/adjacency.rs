@@ -33,7 +33,7 @@ pub(super) async fn attach(node: &Node, id: &str) -> Agent {
     Agent::attach(address, id).await.expect("an agent")
 }
 
-async fn manage(node: &Node) -> ManagementServiceClient<Channel> {
+pub(super) async fn manage(node: &Node) -> ManagementServiceClient<Channel> {
     let address = node.gateway.management_address().expect("a listener");
     let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address");
     ManagementServiceClient::new(endpoint.connect().await.expect("a connection"))

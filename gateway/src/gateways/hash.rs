@@ -8,23 +8,23 @@ const PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// FNV-1a, 64 bits, fed piece by piece.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fnv1a(u64);
+pub(crate) struct Fnv1a(u64);
 
 impl Fnv1a {
     /// Of nothing.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(OFFSET_BASIS)
     }
 
     /// Takes `bytes` in after all that it has.
     #[must_use]
-    pub(super) fn with(self, bytes: &[u8]) -> Self {
+    pub(crate) fn with(self, bytes: &[u8]) -> Self {
         let take = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
         Self(bytes.iter().fold(self.0, take))
     }
 
     /// The hash, its last bytes spread over all its bits.
-    pub(super) fn finish(self) -> u64 {
+    pub(crate) fn finish(self) -> u64 {
         splitmix64(self.0)
     }
 }
