@@ -16,7 +16,7 @@ const FILES: [&str; 7] = [
 ];
 
 /// Messages that hold what LOG-3 forbids to print; `src/redact.rs` writes their `Debug`.
-const REDACTED: [&str; 15] = [
+const REDACTED: [&str; 16] = [
     ".yuzu.common.v1.ErrorDetail",
     ".yuzu.agent.v1.RegisterRequest",
     ".yuzu.agent.v1.RegisterResponse",
@@ -32,6 +32,7 @@ const REDACTED: [&str; 15] = [
     ".yuzu.node.v1.AgentRow",
     ".yuzu.node.v1.ForwardDispatch",
     ".yuzu.node.v1.ForwardAnswers",
+    ".yuzu.node.v1.ForwardOffer",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

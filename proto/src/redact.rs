@@ -19,7 +19,7 @@ use crate::gateway::v1::{
     BatchHeartbeatRequest, BatchHeartbeatResponse, StreamStatusNotification,
     stream_status_notification,
 };
-use crate::node::v1::{AgentRow, ForwardAnswers, ForwardDispatch};
+use crate::node::v1::{AgentRow, ForwardAnswers, ForwardDispatch, ForwardOffer};
 use crate::server::v1::{AgentConnected, QueryInventoryResponse};
 
 macro_rules! redacted {
@@ -48,6 +48,7 @@ redacted!(
     AgentRow,
     ForwardDispatch,
     ForwardAnswers,
+    ForwardOffer,
 );
 
 /// The build script's list takes the `Debug` of enums inside a listed message away with it.

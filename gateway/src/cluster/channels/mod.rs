@@ -34,14 +34,14 @@ use super::link::{Calls, Failure, LinkUser, unary};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::observe::log::safe_text;
-use outgoing::{Sink, outgoing};
+use outgoing::{EARLY, Offer, Outgoing, Sink, outgoing};
 pub(crate) use source::Lost;
-use source::Source;
+use source::{Source, stream_of};
 
 /// The number of an offer, in the call that takes it up.
 const OFFER: &str = "yuzu-offer";
-/// An offer is a number.
-const MAX_OFFER: usize = 64;
+/// An offer: its number and early frames.
+const MAX_OFFER: usize = EARLY + 64;
 /// Between the end of the stream of offers and the next over the same link.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
@@ -67,12 +67,24 @@ pub(crate) struct Channels {
     /// Rung when there is another way.
     came: watch::Sender<()>,
     /// Offers that nobody has taken up yet.
-    offered: Mutex<HashMap<u64, oneshot::Sender<Channel>>>,
+    offered: Mutex<HashMap<u64, Offered>>,
     /// Of ways and of offers.
     numbers: AtomicU64,
     acceptor: OnceLock<Arc<dyn Acceptor>>,
     opened: Arc<AtomicUsize>,
     accepted: Arc<AtomicUsize>,
+}
+
+/// A stream that a peer was asked for.
+struct Offered {
+    body: Outgoing,
+    taken: oneshot::Sender<Incoming>,
+}
+
+impl fmt::Debug for Offered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Offered")
+    }
 }
 
 /// How a stream to a peer begins.
@@ -137,7 +149,7 @@ impl Channels {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn offered(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Channel>>> {
+    fn offered(&self) -> MutexGuard<'_, HashMap<u64, Offered>> {
         self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,17 +158,11 @@ impl Channels {
     }
 
     /// A channel to this node. Waits without end while there is no link to it.
-    pub(crate) async fn open(&self, node: &str) -> Channel {
+    pub(crate) async fn open(self: Arc<Self>, node: Arc<str>) -> Channel {
         let mut came = self.came.subscribe();
         loop {
             came.mark_unchanged();
-            let way = self.ways().get(node).map(|(_, way)| way.clone());
-            let opened = match way {
-                Some(Way::Call(calls)) => self.call(calls),
-                Some(Way::Offer(offers)) => self.offer(&offers).await,
-                None => None,
-            };
-            if let Some(channel) = opened {
+            if let Some(channel) = self.try_open(&node) {
                 return channel;
             }
             // An error would say that the sender is gone, which lives here.
@@ -164,33 +170,43 @@ impl Channels {
         }
     }
 
-    /// None: the link is ending.
-    fn call(&self, mut calls: Calls) -> Option<Channel> {
-        if calls.is_closed() {
-            return None;
-        }
-        let (sink, body) = outgoing(None);
-        let request = unary::request(path::NODE_FORWARD, tonic::body::Body::new(body)).ok()?;
-        let answer = calls.send_request(request);
+    /// A channel to this node; `None`: there is no link to it.
+    pub(crate) fn try_open(self: &Arc<Self>, node: &str) -> Option<Channel> {
+        let way = self.ways().get(node).map(|(_, way)| way.clone());
+        let (sink, source) = match way? {
+            Way::Call(calls) => call(calls)?,
+            Way::Offer(offers) => self.offer(&offers)?,
+        };
         Some(Channel {
             sink,
-            source: Source::awaiting(Box::pin(answer)),
+            source,
             _counted: Counted::new(&self.opened),
         })
     }
 
-    /// None: the link has ended.
-    async fn offer(&self, offers: &Sink) -> Option<Channel> {
-        let number = self.number();
-        let (taken, channel) = oneshot::channel();
-        self.offered().insert(number, taken);
-        let _withdrawn = Withdrawn(self, number);
-        let offer = ForwardOffer { offer: number };
-        offers.push(grpc::frame(&offer.encode_to_vec()));
-        tokio::select! {
-            channel = channel => channel.ok(),
-            () = offers.gone() => None,
+    /// None: the link is ending.
+    fn offer(self: &Arc<Self>, offers: &Arc<Sink>) -> Option<(Sink, Source)> {
+        if offers.is_gone() {
+            return None;
         }
+        let number = self.number();
+        let (sink, body) = outgoing(None);
+        sink.offered(Offer {
+            number,
+            offers: Arc::clone(offers),
+        });
+        let (taken, stream) = oneshot::channel();
+        self.offered().insert(number, Offered { body, taken });
+        let withdrawn = Withdrawn(Arc::clone(self), number);
+        let gone = offers.gone();
+        let coming = async move {
+            let _withdrawn = withdrawn;
+            tokio::select! {
+                stream = stream => stream.map_err(|_| Lost::Broken),
+                () = gone => Err(Lost::Broken),
+            }
+        };
+        Some((sink, Source::awaiting(Box::pin(coming))))
     }
 
     fn register(self: &Arc<Self>, node: &Arc<str>, way: Way) -> Registered {
@@ -230,8 +246,9 @@ impl Channels {
             let mut request = unary::request(path::NODE_ACCEPT, tonic::body::Body::new(body))?;
             let headers = request.headers_mut();
             headers.insert(OFFER, HeaderValue::from(offer.offer));
-            let answer = Box::pin(calls.send_request(request));
-            self.accept(peer.clone(), sink, Source::awaiting(answer));
+            let stream = Box::pin(stream_of(calls.send_request(request)));
+            let source = Source::awaiting(stream).behind(offer.frames);
+            self.accept(peer.clone(), sink, source);
         }
         Ok(())
     }
@@ -245,17 +262,22 @@ impl Channels {
         let number = request.headers().get(OFFER);
         let number = number.and_then(|value| value.to_str().ok()?.parse().ok());
         let taken = number.and_then(|number: u64| self.offered().remove(&number));
-        let taken = taken.ok_or_else(|| Status::not_found("no such offer"))?;
-        let (sink, body) = outgoing(Some(Arc::clone(connection)));
-        let channel = Channel {
-            sink,
-            source: Source::of(request.into_body()),
-            _counted: Counted::new(&self.opened),
-        };
+        let Offered { body, taken } = taken.ok_or_else(|| Status::not_found("no such offer"))?;
         // Whoever wanted it may not want it any more: it ends.
-        drop(taken.send(channel));
-        Ok(grpc::stream(body))
+        drop(taken.send(request.into_body()));
+        Ok(grpc::stream(body.answering(Arc::clone(connection))))
     }
+}
+
+/// None: the link is ending.
+fn call(mut calls: Calls) -> Option<(Sink, Source)> {
+    if calls.is_closed() {
+        return None;
+    }
+    let (sink, body) = outgoing(None);
+    let request = unary::request(path::NODE_FORWARD, tonic::body::Body::new(body)).ok()?;
+    let stream = Box::pin(stream_of(calls.send_request(request)));
+    Some((sink, Source::awaiting(stream)))
 }
 
 impl LinkUser for Channels {
@@ -324,10 +346,11 @@ impl Drop for Registered {
 }
 
 /// Takes an offer back that nobody has taken up.
-struct Withdrawn<'a>(&'a Channels, u64);
+struct Withdrawn(Arc<Channels>, u64);
 
-impl Drop for Withdrawn<'_> {
+impl Drop for Withdrawn {
     fn drop(&mut self) {
-        self.0.offered().remove(&self.1);
+        let withdrawn = self.0.offered().remove(&self.1);
+        drop(withdrawn);
     }
 }

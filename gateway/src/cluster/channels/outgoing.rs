@@ -11,12 +11,17 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use prost::Message;
 use tokio::sync::watch;
 use tonic::Status;
+use yuzu_proto::node::v1::ForwardOffer;
 
 use super::Registered;
 use crate::edge::connection::Connection;
 use crate::edge::grpc;
+
+/// First frames of so many bytes go with the offer: a way and back is spared.
+pub(super) const EARLY: usize = 16 << 10;
 
 #[derive(Default)]
 struct State {
@@ -24,6 +29,14 @@ struct State {
     /// Nothing follows.
     ended: bool,
     reader: Option<Waker>,
+    /// The peer is still to be asked for the stream.
+    offer: Option<Offer>,
+}
+
+/// How a peer is asked.
+pub(super) struct Offer {
+    pub(super) number: u64,
+    pub(super) offers: Arc<Sink>,
 }
 
 /// The sending half. Dropped, it ends the stream behind what it was given.
@@ -72,15 +85,31 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Sink {
-    /// Sends a framed message. One for a stream that is gone goes nowhere.
-    pub(crate) fn push(&self, frame: Bytes) {
+    /// Sends framed messages. What is for a stream that is gone goes nowhere.
+    pub(crate) fn push(&self, frames: Bytes) {
         let mut state = lock(&self.state);
-        state.frames.push_back(frame);
+        let offer = state.offer.take();
+        let early = offer.is_some() && frames.len() <= EARLY;
+        if !early {
+            state.frames.push_back(frames.clone());
+        }
         let reader = state.reader.take();
         drop(state);
         if let Some(reader) = reader {
             reader.wake();
         }
+        if let Some(Offer { number, offers }) = offer {
+            let offer = ForwardOffer {
+                offer: number,
+                frames: if early { frames } else { Bytes::new() },
+            };
+            offers.push(grpc::frame(&offer.encode_to_vec()));
+        }
+    }
+
+    /// The peer is asked for the stream with the first push.
+    pub(super) fn offered(&self, offer: Offer) {
+        lock(&self.state).offer = Some(offer);
     }
 
     /// Ends the stream behind what was pushed.
@@ -94,10 +123,15 @@ impl Sink {
         }
     }
 
-    /// Waits until the stream is gone.
-    pub(super) async fn gone(&self) {
+    /// Ends when the stream is gone.
+    pub(super) fn gone(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut alive = self.alive.clone();
-        while alive.changed().await.is_ok() {}
+        async move { while alive.changed().await.is_ok() {} }
+    }
+
+    /// Whether the stream is gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.alive.has_changed().is_err()
     }
 }
 
@@ -108,6 +142,12 @@ impl Drop for Sink {
 }
 
 impl Outgoing {
+    /// Answers a call of this connection.
+    pub(super) fn answering(mut self, connection: Arc<Connection>) -> Self {
+        self.connection = Some(connection);
+        self
+    }
+
     /// Lives as long as the stream.
     pub(super) fn keep(&mut self, kept: Registered) {
         self.kept = Some(kept);

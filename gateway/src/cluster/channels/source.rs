@@ -12,17 +12,23 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use super::super::link::messages::{Broken, Messages};
+use crate::edge::deframe::Deframer;
 
 /// The largest answer of an agent that a listener may allow, and what is around it.
 const MAX_FRAME: usize = (64 << 20) + (1 << 20);
 
-type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Incoming>, hyper::Error>> + Send>>;
+/// A stream that the peer has still to begin.
+pub(super) type Coming = Pin<Box<dyn Future<Output = Result<Incoming, Lost>> + Send>>;
 
 /// The receiving half.
-pub(crate) struct Source(State);
+pub(crate) struct Source {
+    /// What came before the stream.
+    early: Option<Deframer>,
+    state: State,
+}
 
 enum State {
-    Awaiting(Answer),
+    Awaiting(Coming),
     Here(Messages),
     #[cfg(test)]
     Near(super::testing::Near),
@@ -47,16 +53,26 @@ impl fmt::Debug for Source {
 
 impl Source {
     pub(super) fn of(body: Incoming) -> Self {
-        Self(State::Here(Messages::of(body, MAX_FRAME)))
+        State::Here(Messages::of(body, MAX_FRAME)).into()
     }
 
-    pub(super) fn awaiting(answer: Answer) -> Self {
-        Self(State::Awaiting(answer))
+    pub(super) fn awaiting(stream: Coming) -> Self {
+        State::Awaiting(stream).into()
+    }
+
+    /// The same behind these frames, which came before it.
+    pub(super) fn behind(self, frames: Bytes) -> Self {
+        let mut early = Deframer::new(MAX_FRAME);
+        early.push(frames);
+        Self {
+            early: Some(early),
+            ..self
+        }
     }
 
     #[cfg(test)]
     pub(super) fn near(near: super::testing::Near) -> Self {
-        Self(State::Near(near))
+        State::Near(near).into()
     }
 
     /// The next message; `None`: the peer has ended the stream. Not to be asked again then.
@@ -64,23 +80,24 @@ impl Source {
     /// # Errors
     /// See [`Lost`].
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
+        if let Some(early) = &mut self.early {
+            if let Some(message) = early.next().map_err(|_| Lost::Broken)? {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            self.early = None;
+        }
         loop {
-            match &mut self.0 {
+            match &mut self.state {
                 State::Here(messages) => {
                     let next = ready!(messages.poll_next(cx));
                     return Poll::Ready(next.map_err(|Broken| Lost::Broken));
                 }
                 #[cfg(test)]
                 State::Near(near) => return near.poll_next(cx),
-                State::Awaiting(answer) => match ready!(answer.as_mut().poll(cx)) {
-                    Ok(answer) => {
-                        let (head, body) = answer.into_parts();
-                        judge(&head.headers)?;
-                        *self = Self::of(body);
-                    }
-                    Err(error) if error.is_canceled() => return Poll::Ready(Err(Lost::NotSent)),
-                    Err(_) => return Poll::Ready(Err(Lost::Broken)),
-                },
+                State::Awaiting(stream) => {
+                    let body = ready!(stream.as_mut().poll(cx))?;
+                    self.state = State::Here(Messages::of(body, MAX_FRAME));
+                }
             }
         }
     }
@@ -91,10 +108,24 @@ impl Source {
     }
 }
 
-fn judge(headers: &http::HeaderMap) -> Result<(), Lost> {
-    match Status::from_header_map(headers).map(|status| status.code()) {
-        None | Some(Code::Ok) => Ok(()),
+/// The stream that answers a call.
+pub(super) async fn stream_of(
+    call: impl Future<Output = Result<http::Response<Incoming>, hyper::Error>>,
+) -> Result<Incoming, Lost> {
+    let (head, body) = match call.await {
+        Ok(answer) => answer.into_parts(),
+        Err(error) if error.is_canceled() => return Err(Lost::NotSent),
+        Err(_) => return Err(Lost::Broken),
+    };
+    match Status::from_header_map(&head.headers).map(|status| status.code()) {
+        None | Some(Code::Ok) => Ok(body),
         // Nothing was applied: the call was refused before its first message.
         Some(_) => Err(Lost::NotServed),
+    }
+}
+
+impl From<State> for Source {
+    fn from(state: State) -> Self {
+        Self { early: None, state }
     }
 }

@@ -21,7 +21,7 @@ use super::super::fanout::Feed;
 use super::super::local::{Dispatched, Local};
 use super::answers::answers;
 use super::frames::{Kind, VERSION, decode, encode};
-use super::lane::{Event, Lane};
+use super::lane::{Event, Lane, Opening};
 use super::ledger::Limit;
 use super::outstanding::{Action, Ended, Foreign, Outstanding, Place, SessionId, Slot, Times};
 use super::{Forwarded, Forwarder};
@@ -88,9 +88,14 @@ impl Call {
         }
     }
 
-    /// Runs until every target has ended and the caller has what came, or has gone.
-    pub(super) async fn run(mut self) {
+    /// Begins, and runs until every target has ended and the caller has what came, or has gone.
+    pub(super) fn start(mut self) {
+        // What can be sent is sent before anything else has its turn.
         self.act();
+        tokio::spawn(self.run());
+    }
+
+    async fn run(mut self) {
         let mut alarm = pin!(sleep_until(Instant::now() + NEVER));
         while !self.is_over() {
             let due = self.core.due();
@@ -176,21 +181,25 @@ impl Call {
         }
         match forwarder.ledger.seat(&owner, &forwarder.routing.load()) {
             Ok(seat) => {
-                let opening = self.channel_to(id);
                 self.lanes[id].seated(seat);
-                self.lanes[id].open(opening);
+                match forwarder.channels.try_open(&owner) {
+                    Some(channel) => {
+                        self.lanes[id].connect(channel);
+                        self.core.opened(id, now);
+                    }
+                    None => {
+                        let opening = self.channel_to(id);
+                        self.lanes[id].open(opening);
+                    }
+                }
             }
             Err(_) => self.core.refused(id, Ended::Rejected, now),
         }
     }
 
-    fn channel_to(
-        &self,
-        id: SessionId,
-    ) -> Pin<Box<dyn Future<Output = crate::cluster::Channel> + Send>> {
+    fn channel_to(&self, id: SessionId) -> Opening {
         let channels = Arc::clone(&self.forwarder.channels);
-        let owner = Arc::clone(&self.lanes[id].owner);
-        Box::pin(async move { channels.open(&owner).await })
+        Box::pin(channels.open(Arc::clone(&self.lanes[id].owner)))
     }
 
     fn opened(&mut self, id: SessionId) {
@@ -216,7 +225,7 @@ impl Call {
         }
         let agents = slots.iter().map(|slot| self.core.agent(*slot).to_string());
         dispatch.agent_ids = agents.collect();
-        let frame = encode(Kind::Dispatch(dispatch));
+        let mut frame = encode(Kind::Dispatch(dispatch));
         let load = forwarder
             .ledger
             .load(frame.len(), &forwarder.routing.load());
@@ -236,7 +245,8 @@ impl Call {
                 session: lane.number,
                 timeout_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
             };
-            lane.push(encode(Kind::Open(marker)));
+            // In one piece: they arrive together.
+            frame = [encode(Kind::Open(marker)), frame].concat().into();
         }
         lane.push(frame);
     }

@@ -25,7 +25,8 @@ pub(super) const TELL: usize = 64 << 10;
 /// A peer has so long to end its half of a stream that this side has ended.
 const PARTING: Duration = Duration::from_secs(1);
 
-type Opening = Pin<Box<dyn Future<Output = Channel> + Send>>;
+/// A stream that is on its way.
+pub(super) type Opening = Pin<Box<dyn Future<Output = Channel> + Send>>;
 
 enum Line {
     None,
@@ -97,6 +98,11 @@ impl Lane {
     /// A stream is on its way.
     pub(super) fn open(&mut self, opening: Opening) {
         self.line = Line::Opening(opening);
+    }
+
+    /// There is a stream.
+    pub(super) fn connect(&mut self, channel: Channel) {
+        self.line = Line::Open(channel);
     }
 
     /// Sends a framed message.

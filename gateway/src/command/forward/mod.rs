@@ -129,7 +129,6 @@ impl Forwarder {
     ) {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let feed = Feed::new(fanout);
-        let call = Call::new(self, local, feed, number, targets, command);
-        tokio::spawn(call.run());
+        Call::new(self, local, feed, number, targets, command).start();
     }
 }
