@@ -190,7 +190,8 @@ impl Scenario {
             Self::MemoryLossRefusing => memory_loss::run(binaries, 50, true).await,
             Self::ResetOnce => reset_once::run(binaries).await,
             Self::SessionCap => session_cap::run(binaries).await,
-            Self::Forward => forward::run().await,
+            // It holds the configurations of several nodes.
+            Self::Forward => Box::pin(forward::run()).await,
             Self::OwnerKill => owner_kill::run().await,
             Self::PlannedStop => planned_stop::run(binaries).await,
             Self::KillNine => kill_nine::run(binaries).await,
