@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::debug;
 
@@ -42,11 +43,13 @@ pub(super) async fn drive<C>(
         leaving: None,
         served_woken: Served::of(connection),
     };
+    // What the runtime's tasks are woken for is to have its turn before this.
+    let looks = if tasks.is_some() { LOOKS } else { 1 };
     let for_tasks = Waker::from(Arc::clone(connection));
     let for_served = Waker::from(Arc::clone(&driver.served_woken));
     let ended = poll_fn(|cx| {
         connection.turn().begin();
-        for _ in 0..LOOKS {
+        for _ in 0..looks {
             if let Some(tasks) = &mut tasks {
                 // None left is no reason to end.
                 let _ = tasks.poll(&mut Context::from_waker(&for_tasks));
@@ -55,7 +58,7 @@ pub(super) async fn drive<C>(
             if driver.judge(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            let served = driver.serve(&mut Context::from_waker(&for_served));
+            let served = driver.serve(&mut Context::from_waker(&for_served), tasks.is_some());
             if served.is_ready() {
                 return served;
             }
@@ -68,9 +71,7 @@ pub(super) async fn drive<C>(
         Poll::Pending
     })
     .await;
-    if let Some(tasks) = tasks {
-        tasks.leave();
-    }
+    drop(tasks);
     if let Err(error) = ended {
         if flood::ended_by_http2(&error) {
             connection.closed_for(CloseReason::Http2Flood);
@@ -133,11 +134,17 @@ impl<C: GracefulConnection> Driver<'_, C> {
     }
 
     /// Serves the connection, if that was woken. Ready: it has ended.
-    fn serve(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        match self.served_woken.was_woken() {
-            true => self.served.as_mut().poll(cx),
-            false => Poll::Pending,
+    fn serve(&mut self, cx: &mut Context<'_>, after_tasks: bool) -> Poll<Result<(), hyper::Error>> {
+        if !self.served_woken.was_woken() {
+            return Poll::Pending;
         }
+        if !after_tasks {
+            return self.served.as_mut().poll(cx);
+        }
+        // The tasks may have used up what the runtime lets one task do at a time. What is read in
+        // one go is bounded below HTTP/2.
+        let served = poll_fn(|cx| self.served.as_mut().poll(cx));
+        pin!(unconstrained(served)).poll(cx)
     }
 
     /// An answer that was handed over just now has to be watched.

@@ -43,19 +43,17 @@ impl Turn {
     }
 
     pub(super) fn wake(&self) {
-        let woken = |state| match state {
-            RUNNING => Some(WOKEN),
-            _ => None,
-        };
+        // Written even where it says so already: whoever reads it sees what it was woken for.
+        let woken = |state| (state != IDLE).then_some(WOKEN);
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        if let Err(IDLE) = self.state.fetch_update(set, fetch, woken) {
+        if self.state.fetch_update(set, fetch, woken).is_err() {
             self.task.wake();
         }
     }
 
     /// The task runs.
     pub(super) fn begin(&self) {
-        self.state.store(RUNNING, Ordering::Release);
+        self.state.swap(RUNNING, Ordering::AcqRel);
     }
 
     /// Whether the task may wait; otherwise it was woken since the last look, and still runs.
@@ -167,29 +165,22 @@ impl Tasks {
     fn newcomer(&self) -> Option<Task> {
         self.connection.newcomers().lock().as_mut()?.pop_front()
     }
-
-    /// The connection has ended: its tasks end by themselves, as one of the runtime.
-    pub(super) fn leave(mut self) {
-        self.connection.turn().stop();
-        if self.running.is_empty() {
-            return;
-        }
-        tokio::spawn(future::poll_fn(move |cx| {
-            self.connection.turn().register(cx);
-            self.poll(cx)
-        }));
-    }
 }
 
 impl Drop for Tasks {
+    /// The connection has ended, perhaps by a panic: its tasks end by themselves, as one of the
+    /// runtime.
     fn drop(&mut self) {
-        // Whoever comes later is a task of its own, as are those that came just now.
+        self.connection.turn().stop();
+        // Whoever comes later is a task of its own.
         let newcomers = self.connection.newcomers().lock().take();
-        for task in newcomers.into_iter().flatten() {
-            // Without a runtime everything ends.
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn(task);
-            }
+        let mut left = std::mem::take(&mut self.running);
+        left.extend(newcomers.into_iter().flatten());
+        // Without a runtime everything ends.
+        if !left.is_empty()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(left.for_each(|()| future::ready(())));
         }
     }
 }

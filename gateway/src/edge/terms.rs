@@ -129,7 +129,7 @@ impl Intake {
 impl Terms {
     /// The tasks of a connection, when its own task is to run them.
     pub(super) fn tasks(&self, connection: &Arc<Connection>) -> Option<Tasks> {
-        (!self.http2.relays).then(|| Tasks::of(connection))
+        self.http2.one_task.then(|| Tasks::of(connection))
     }
 
     fn of(config: &config::Listener, memory: &Arc<NodeMemory>, metrics: &Arc<Metrics>) -> Self {
@@ -175,9 +175,11 @@ impl Terms {
 /// How HTTP/2 is spoken with a peer.
 #[derive(Debug)]
 pub(super) struct Http2Terms {
-    /// Servers and other gateways relay for many: each of their calls is a task of its own, which
-    /// any core may run.
-    pub(super) relays: bool,
+    /// Servers and other gateways relay for many.
+    relays: bool,
+    /// A peer that speaks for itself alone has one task; each call of another, as of a router that
+    /// may pool the connections of many agents, is a task of its own, which any core may run.
+    one_task: bool,
     max_concurrent_streams: u32,
     max_header_list_bytes: u32,
     idle_timeout: Duration,
@@ -185,9 +187,11 @@ pub(super) struct Http2Terms {
 
 impl Http2Terms {
     fn of(config: &config::Listener) -> Self {
+        let relays =
+            config.serves(config::Service::Management) || config.serves(config::Service::Node);
         Self {
-            relays: config.serves(config::Service::Management)
-                || config.serves(config::Service::Node),
+            relays,
+            one_task: !relays && config.origin.mode != config::OriginMode::ForwardedFor,
             max_concurrent_streams: config.http2.max_concurrent_streams,
             max_header_list_bytes: config.limits.max_header_list_bytes,
             idle_timeout: config.http2.idle_timeout,

@@ -147,7 +147,7 @@ async fn tasks_outlive_their_connection_as_tasks_of_the_runtime() {
     });
     by_hand.run();
     let connection = Arc::clone(&by_hand.connection);
-    by_hand.tasks.leave();
+    drop(by_hand.tasks);
     send.send(()).unwrap();
     was_done.await.unwrap();
     by_child.await.unwrap();
