@@ -1,5 +1,7 @@
 //! The binary: arguments in, exit code out.
 
+#[cfg(feature = "jemalloc")]
+mod caches;
 mod cli;
 mod members;
 mod run;

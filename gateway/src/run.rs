@@ -45,6 +45,8 @@ fn runtime(name: &str, workers: Option<usize>) -> std::io::Result<Runtime> {
     if let Some(workers) = workers {
         builder.worker_threads(workers);
     }
+    #[cfg(feature = "jemalloc")]
+    builder.on_thread_park(crate::caches::thread_waits);
     builder.thread_name(name).enable_all().build()
 }
 
