@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::debug;
 use yuzu_proto::node::v1::forward_refused::Reason;
-use yuzu_proto::node::v1::{ForwardDispatch, ForwardOpen, ForwardResume};
+use yuzu_proto::node::v1::{ForwardOpen, ForwardResume};
 use yuzu_proto::wire::GRPC_PREFIX;
 
 use super::super::entries::NoAnswer;
@@ -219,36 +219,26 @@ impl Call {
         let now = Instant::now();
         let forwarder = &self.forwarder;
         let lane = &mut self.lanes[id];
-        let mut dispatch = ForwardDispatch::default();
-        if !lane.is_marked {
-            dispatch.command = self.command.frame.slice(GRPC_PREFIX..);
-        }
         let agents = slots.iter().map(|slot| self.core.agent(*slot).to_string());
-        dispatch.agent_ids = agents.collect();
-        let mut frame = encode(Kind::Dispatch(dispatch));
+        let command = self.command.frame.slice(GRPC_PREFIX..);
+        let frame = lane.next_dispatch(&command, agents.collect());
         let load = forwarder
             .ledger
             .load(frame.len(), &forwarder.routing.load());
         let Ok(load) = load else {
             return self.core.not_dispatched(id, now);
         };
-        lane.load(load);
-        if !std::mem::replace(&mut lane.is_marked, true) {
-            lane.sent = Some(now);
-            let left = self.command.deadline.saturating_duration_since(now);
-            let marker = ForwardOpen {
-                version: VERSION,
-                origin: forwarder.channels.own().to_string(),
-                hop: 1,
-                identity: self.command.caller.clone(),
-                call: self.number,
-                session: lane.number,
-                timeout_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
-            };
-            // In one piece: they arrive together.
-            frame = [encode(Kind::Open(marker)), frame].concat().into();
-        }
-        lane.push(frame);
+        let left = self.command.deadline.saturating_duration_since(now);
+        let marker = ForwardOpen {
+            version: VERSION,
+            origin: forwarder.channels.own().to_string(),
+            hop: 1,
+            identity: self.command.caller.clone(),
+            call: self.number,
+            session: lane.number,
+            timeout_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
+        };
+        lane.dispatch(frame, load, marker);
     }
 
     fn refused_by(&self, id: SessionId) {
@@ -356,7 +346,8 @@ impl Call {
                 Ok(())
             }
             Kind::Resumed(resumed) => {
-                self.core.resumed(id, resumed.dispatches, now)?;
+                let missed = self.core.resumed(id, resumed.dispatches, now)?;
+                lane.resumed(resumed.dispatches, missed);
                 self.count_resume("resumed");
                 Ok(())
             }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::time::{Instant, timeout};
-use yuzu_proto::node::v1::ForwardReceived;
+use yuzu_proto::node::v1::{ForwardDispatch, ForwardOpen, ForwardReceived};
 
 use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
@@ -56,8 +56,10 @@ pub(super) struct Lane {
     pub(super) owner: Arc<str>,
     /// Of the session, in this node's life.
     pub(super) number: u64,
-    /// The owner has the marker.
-    pub(super) is_marked: bool,
+    /// The marker was sent.
+    is_marked: bool,
+    /// The command was sent, and the owner has not said that it never had it.
+    has_command: bool,
     /// When the command was sent, until the first answer.
     pub(super) sent: Option<Instant>,
     /// Frames of the owner that came.
@@ -78,6 +80,7 @@ impl Lane {
             owner,
             number,
             is_marked: false,
+            has_command: false,
             sent: None,
             received: 0,
             loads: VecDeque::new(),
@@ -113,14 +116,36 @@ impl Lane {
         }
     }
 
-    /// A command is on its way.
-    pub(super) fn load(&mut self, load: Load) {
-        self.loads.push_back(load);
+    /// The frame of the next Dispatch, for these agents; with the command unless the owner has it.
+    pub(super) fn next_dispatch(&self, command: &Bytes, agent_ids: Vec<String>) -> Bytes {
+        encode(Kind::Dispatch(ForwardDispatch {
+            command: (!self.has_command).then(|| command.clone()),
+            agent_ids,
+        }))
     }
 
-    /// It arrived.
+    /// Sends it, with the marker before it if the session has none yet.
+    pub(super) fn dispatch(&mut self, mut frame: Bytes, load: Load, marker: ForwardOpen) {
+        self.loads.push_back(load);
+        self.has_command = true;
+        if !std::mem::replace(&mut self.is_marked, true) {
+            self.sent = Some(Instant::now());
+            // In one piece: they arrive together.
+            frame = [encode(Kind::Open(marker)), frame].concat().into();
+        }
+        self.push(frame);
+    }
+
+    /// The oldest Dispatch arrived.
     pub(super) fn unload(&mut self) {
         self.loads.pop_front();
+    }
+
+    /// The owner goes on with so many Dispatches; the last `missed` never arrived.
+    pub(super) fn resumed(&mut self, dispatches: u64, missed: usize) {
+        let arrived = self.loads.len().saturating_sub(missed);
+        self.loads.truncate(arrived);
+        self.has_command &= dispatches > 0;
     }
 
     /// The stream is over; another one may follow.
@@ -197,3 +222,6 @@ impl Lane {
 async fn part(mut channel: Channel) {
     while let Ok(Some(_)) = channel.source.next().await {}
 }
+
+#[cfg(test)]
+mod tests;

@@ -231,11 +231,13 @@ impl<'a> Serving<'a> {
     async fn dispatch(&mut self, dispatch: ForwardDispatch) -> Result<ForwardWritten, Reason> {
         let served = Arc::clone(self.served());
         let router = &served.router;
-        if self.work.is_none() {
-            self.work = Some(self.begin(&dispatch.command)?);
-            self.until = None;
-        } else if !dispatch.command.is_empty() {
-            return Err(Reason::Malformed);
+        match (&self.work, &dispatch.command) {
+            (None, Some(command)) => {
+                self.work = Some(self.begin(command)?);
+                self.until = None;
+            }
+            (Some(_), None) => {}
+            (None, None) | (Some(_), Some(_)) => return Err(Reason::Malformed),
         }
         let Some(work) = &self.work else {
             return Err(Reason::Malformed);

@@ -142,7 +142,7 @@ impl World {
                 owner.is_broken = false;
                 match owner.forgot {
                     true => self.core.not_resumed(id, now),
-                    false => self.core.resumed(id, owner.had, now).unwrap(),
+                    false => drop(self.core.resumed(id, owner.had, now).unwrap()),
                 }
             }
             11 => owner.forgot |= owner.is_broken,

@@ -203,7 +203,7 @@ fn fwd_8_a_broken_session_is_resumed_within_its_grace() {
     b.core.broken(0, b.now);
     assert_eq!(b.actions(), [Action::Resume(0)]);
     assert!(b.core.is_resuming(0));
-    b.core.resumed(0, 1, b.now).unwrap();
+    assert_eq!(b.core.resumed(0, 1, b.now), Ok(0));
     assert!(!b.core.is_resuming(0));
     b.answer("0", true).unwrap();
     assert_eq!(b.actions(), [Action::Settle(0, Ended::Answered)]);
@@ -239,7 +239,7 @@ fn fwd_8_a_dispatch_that_the_owner_says_it_never_had_was_not_sent() {
     let mut b = Bench::sent();
     b.core.broken(0, b.now);
     b.actions();
-    b.core.resumed(0, 0, b.now).unwrap();
+    assert_eq!(b.core.resumed(0, 0, b.now), Ok(1));
     assert_eq!(b.actions(), [Action::Settle(0, Ended::NotConnected)]);
     assert_eq!(b.core.resumed(0, 9, b.now), Err(Foreign));
 }

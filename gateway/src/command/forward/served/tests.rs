@@ -106,7 +106,7 @@ fn dispatch(agents: &[&str]) -> ForwardDispatch {
         ..Default::default()
     };
     ForwardDispatch {
-        command: command.encode_to_vec().into(),
+        command: Some(command.encode_to_vec().into()),
         agent_ids: agents.iter().map(|&id| id.to_owned()).collect(),
     }
 }
@@ -199,7 +199,7 @@ async fn fwd_1_fwd_7_the_owner_answers_for_what_it_holds_and_says_what_has_moved
     let mut a = b.open(1);
     a.say(Kind::Dispatch(dispatch(&["one", "gone", "two"])));
     assert_eq!(a.moved().await, [1]);
-    let sent = [grpc::frame(&dispatch(&[]).command)];
+    let sent = [grpc::frame(&dispatch(&[]).command.unwrap())];
     assert_eq!(
         (commands(&one), commands(&two)),
         (sent.to_vec(), sent.to_vec())
@@ -224,7 +224,7 @@ async fn fwd_2_more_targets_may_follow_in_the_same_session() {
     answer(&one, "1", 1);
     assert_eq!(a.answers().await, [entry("one", "1")]);
     let more = ForwardDispatch {
-        command: Bytes::new(),
+        command: None,
         ..dispatch(&["two"])
     };
     a.say(Kind::Dispatch(more));
@@ -314,11 +314,16 @@ async fn fwd_3_frames_that_make_no_sense_end_the_session() {
     let b = Bench::new();
     let one = b.connect("one");
     let broken = ForwardDispatch {
-        command: Bytes::from_static(b"\xff\xff"),
+        command: Some(Bytes::from_static(b"\xff\xff")),
+        ..dispatch(&["one"])
+    };
+    let without = ForwardDispatch {
+        command: None,
         ..dispatch(&["one"])
     };
     let sense = [
         Kind::Dispatch(broken),
+        Kind::Dispatch(without),
         Kind::Received(ForwardReceived { count: 1 }),
         Kind::End(ForwardEnd { code: 0 }),
     ];
@@ -328,7 +333,7 @@ async fn fwd_3_frames_that_make_no_sense_end_the_session() {
         assert_eq!(a.refusal().await, Reason::Malformed);
         assert!(a.hear().await.is_none());
     }
-    assert_eq!(b.refused("malformed"), 3);
+    assert_eq!(b.refused("malformed"), 4);
     assert!(commands(&one).is_empty());
 }
 
