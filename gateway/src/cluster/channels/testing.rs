@@ -15,7 +15,7 @@ use crate::edge::deframe::Deframer;
 /// What the other end sends, until the link is cut.
 pub(crate) struct Near {
     frames: Outgoing,
-    deframer: Deframer,
+    deframer: Box<Deframer>,
     link: Arc<Link>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn pair() -> (Channel, Channel, Arc<Link>) {
         sink,
         source: Source::near(Near {
             frames,
-            deframer: Deframer::new(1 << 20),
+            deframer: Box::new(Deframer::new(1 << 20)),
             link: Arc::clone(&link),
         }),
         _counted: Counted::new(&Arc::default()),
