@@ -295,9 +295,13 @@ impl Call {
         match frame {
             Ok(Some(message)) => {
                 let bytes_in = &self.forwarder.metrics.forward_bytes_in_total;
-                bytes_in.inc_by((GRPC_PREFIX + message.len()) as u64);
+                let bytes = GRPC_PREFIX + message.len();
+                bytes_in.inc_by(bytes as u64);
                 let taken = decode(message).ok_or(Foreign);
-                if taken.and_then(|kind| self.heed(id, kind, now)).is_err() {
+                if taken
+                    .and_then(|kind| self.heed(id, kind, bytes, now))
+                    .is_err()
+                {
                     debug!(node = %safe_text(&*self.lanes[id].owner), "a forwarded session made no sense");
                     self.core.lost(id, now);
                 }
@@ -315,13 +319,19 @@ impl Call {
         self.lanes[id].hang_up();
     }
 
-    /// The owner says something.
-    fn heed(&mut self, id: SessionId, kind: Kind, now: Instant) -> Result<(), Foreign> {
+    /// The owner says something, in a frame of so many bytes.
+    fn heed(
+        &mut self,
+        id: SessionId,
+        kind: Kind,
+        bytes: usize,
+        now: Instant,
+    ) -> Result<(), Foreign> {
         let lane = &mut self.lanes[id];
         match kind {
             Kind::Written(written) => {
                 lane.received += 1;
-                lane.frame();
+                lane.frame(bytes);
                 lane.unload();
                 let look = |agent: &str| self.forwarder.look(agent);
                 self.core.written(id, &written.moved, look, now)
@@ -331,7 +341,7 @@ impl Call {
                 let answers = answers(&came.entries).ok_or(Foreign)?;
                 self.core.answered(id, &answers, now)?;
                 let load = self.forwarder.ledger.hold(came.entries.len());
-                lane.answers(came.entries, load);
+                lane.answers(came.entries, load, bytes);
                 if let Some(sent) = lane.sent.take() {
                     let ms = (now - sent).as_secs_f64() * 1_000.0;
                     self.forwarder.metrics.forward_first_frame_ms.observe(ms);

@@ -20,7 +20,8 @@ use super::frames::{Kind, encode};
 use super::ledger::{Load, Seat};
 use crate::cluster::{Channel, Lost};
 
-/// The owner is told what was taken after so many bytes; it keeps four times as many.
+/// The owner is told what was taken after so many bytes of its frames, prefixes included, as it
+/// counts them itself; it keeps four times as many.
 pub(super) const TELL: usize = 64 << 10;
 /// A peer has so long to end its half of a stream that this side has ended.
 const PARTING: Duration = Duration::from_secs(1);
@@ -68,7 +69,8 @@ pub(super) struct Lane {
     loads: VecDeque<Load>,
     seat: Option<Seat>,
     line: Line,
-    deliveries: VecDeque<Delivery>,
+    /// With the bytes of the frame that each was in.
+    deliveries: VecDeque<(Delivery, usize)>,
     taken: u64,
     taken_bytes: usize,
     bytes_out: IntCounter,
@@ -175,19 +177,21 @@ impl Lane {
         }
     }
 
-    /// Answers came.
-    pub(super) fn answers(&mut self, entries: Bytes, load: Load) {
-        self.deliveries.push_back(Delivery::Answers(entries, load));
+    /// Answers came, in a frame of so many bytes.
+    pub(super) fn answers(&mut self, entries: Bytes, load: Load, bytes: usize) {
+        let answers = Delivery::Answers(entries, load);
+        self.deliveries.push_back((answers, bytes));
     }
 
-    /// A frame came that the caller has nothing of.
-    pub(super) fn frame(&mut self) {
-        self.deliveries.push_back(Delivery::Frame);
+    /// A frame of so many bytes came that the caller has nothing of.
+    pub(super) fn frame(&mut self, bytes: usize) {
+        self.deliveries.push_back((Delivery::Frame, bytes));
     }
 
     /// A target has no answer, behind all that came.
     pub(super) fn entry(&mut self, target: u32, reason: NoAnswer) {
-        self.deliveries.push_back(Delivery::Entry(target, reason));
+        let entry = Delivery::Entry(target, reason);
+        self.deliveries.push_back((entry, 0));
     }
 
     /// Whether the caller has all that came.
@@ -197,18 +201,15 @@ impl Lane {
 
     /// Hands on what the caller has room for.
     pub(super) fn deliver(&mut self, lane: usize, feed: &Feed, cx: &Context<'_>) {
-        while let Some(delivery) = self.deliveries.front() {
-            let mut bytes = 0;
+        while let Some((delivery, bytes)) = self.deliveries.front() {
             match delivery {
                 Delivery::Answers(entries, _) if !feed.offer(lane, entries, cx.waker()) => return,
-                Delivery::Answers(entries, _) => bytes = entries.len(),
+                Delivery::Answers(..) | Delivery::Frame => {}
                 Delivery::Entry(target, reason) => feed.refuse(*target, *reason),
-                Delivery::Frame => {}
             }
-            let is_frame = !matches!(delivery, Delivery::Entry(..));
-            self.deliveries.pop_front();
-            self.taken += u64::from(is_frame);
+            self.taken += u64::from(!matches!(delivery, Delivery::Entry(..)));
             self.taken_bytes += bytes;
+            self.deliveries.pop_front();
             if self.taken_bytes >= TELL {
                 self.taken_bytes = 0;
                 let count = self.taken;

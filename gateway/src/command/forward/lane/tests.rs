@@ -1,9 +1,15 @@
-use super::super::frames::decode;
+use super::super::super::backlog::Names;
+use super::super::super::callers::{CallerLimits, Callers};
+use super::super::super::fanout::Fanout;
+use super::super::super::metrics::MetricsOfCommands;
+use super::super::frames::{decode, encode_answers};
 use super::super::ledger::Ledger;
 use super::*;
 use crate::cluster::channel_testing::pair;
 use crate::config::Routing;
 use crate::observe::metrics::Metrics;
+
+const BUFFER: usize = 1 << 20;
 
 /// A lane over a stream, its owner's end, and the bytes that are on their way.
 struct Bench {
@@ -11,6 +17,7 @@ struct Bench {
     owner: Channel,
     ledger: Arc<Ledger>,
     metrics: Arc<Metrics>,
+    feed: Feed,
 }
 
 impl Bench {
@@ -20,12 +27,38 @@ impl Bench {
         let mut lane = Lane::new("b".into(), 1, bytes_out);
         let (near, owner, _) = pair();
         lane.connect(near);
+        let limits = CallerLimits {
+            buffer_bytes: BUFFER,
+            slow_timeout: Duration::from_secs(5),
+        };
+        let names = Names {
+            targets: Vec::new(),
+            command_id: "c-1".to_owned(),
+        };
+        let counted = MetricsOfCommands::new(Arc::clone(&metrics)).of("shell");
+        let fanout = Fanout::new(names, counted, &Callers::new(limits), 60 * PARTING);
         Self {
             lane,
             owner,
             ledger: Ledger::new(Arc::clone(&metrics), false),
             metrics,
+            feed: Feed::new(&fanout),
         }
+    }
+
+    /// A frame of answers comes; how many bytes it has for its owner.
+    fn answers(&mut self, len: usize) -> usize {
+        let entries = Bytes::from(vec![0; len]);
+        let bytes = encode_answers(&entries).len();
+        let load = self.ledger.hold(len);
+        self.lane.answers(entries, load, bytes);
+        bytes
+    }
+
+    /// What has come is handed on.
+    fn deliver(&mut self) {
+        let cx = Context::from_waker(std::task::Waker::noop());
+        self.lane.deliver(0, &self.feed, &cx);
     }
 
     fn dispatch(&mut self, agent: &str) {
@@ -76,4 +109,18 @@ async fn fwd_8_the_command_is_sent_again_when_the_owner_says_it_never_had_it() {
     b.dispatch("4");
     let again = [dispatched("3", false), dispatched("4", false)];
     assert_eq!(b.heard(), again);
+}
+
+#[tokio::test]
+async fn fwd_2_the_owner_is_told_when_it_counts_as_much_as_it_waits_for() {
+    let mut b = Bench::new();
+    let (mut kept, mut frames) = (0, 0);
+    while kept < TELL {
+        assert!(b.heard().is_empty(), "told after {frames} frames");
+        kept += b.answers(10);
+        frames += 1;
+        b.deliver();
+    }
+    let told = Kind::Received(ForwardReceived { count: frames });
+    assert_eq!(b.heard(), [told]);
 }
