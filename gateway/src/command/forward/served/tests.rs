@@ -480,3 +480,18 @@ async fn fwd_2_an_entry_node_that_confirms_nothing_is_sent_no_more_than_the_wind
     drop(a);
     tokio::task::yield_now().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
+    let b = Bench::new();
+    let silent: Vec<_> = (0..MAX_WAITING).map(|_| b.channel()).collect();
+    let mut more = b.open(1);
+    assert!(more.hear().await.is_none());
+    assert_eq!((b.refused("limit"), b.sessions()), (1, 0));
+    drop(silent);
+    tokio::task::yield_now().await;
+    let mut a = b.open(1);
+    a.say(Kind::Dispatch(dispatch(&["gone"])));
+    assert_eq!(a.moved().await, [0]);
+    assert!(b.served.waiting().is_empty());
+}
