@@ -217,6 +217,10 @@ impl Call {
 
     fn dispatch(&mut self, id: SessionId, slots: &[Slot]) {
         let now = Instant::now();
+        // Nothing is sent for a caller whose time is over.
+        let Some(timeout_ms) = self.command.left_ms(now) else {
+            return self.core.not_dispatched(id, Ended::NotConnected, now);
+        };
         let forwarder = &self.forwarder;
         let lane = &mut self.lanes[id];
         let agents = slots.iter().map(|slot| self.core.agent(*slot).to_string());
@@ -226,9 +230,8 @@ impl Call {
             .ledger
             .load(frame.len(), &forwarder.routing.load());
         let Ok(load) = load else {
-            return self.core.not_dispatched(id, now);
+            return self.core.not_dispatched(id, Ended::Rejected, now);
         };
-        let left = self.command.deadline.saturating_duration_since(now);
         let marker = ForwardOpen {
             version: VERSION,
             origin: forwarder.channels.own().to_string(),
@@ -236,7 +239,7 @@ impl Call {
             identity: self.command.caller.clone(),
             call: self.number,
             session: lane.number,
-            timeout_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
+            timeout_ms,
         };
         lane.dispatch(frame, load, marker);
     }
@@ -255,6 +258,8 @@ impl Call {
     fn here(&mut self, slot: Slot) {
         let target = self.indexes[slot];
         let session = self.forwarder.registry.route(self.core.agent(slot));
+        let is_wanted = self.command.left_ms(Instant::now()).is_some();
+        let session = session.filter(|_| is_wanted);
         let dispatched = session.map(|session| {
             let Forwarded {
                 command_id, frame, ..

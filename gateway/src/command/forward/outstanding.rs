@@ -207,13 +207,13 @@ impl Outstanding {
         }
     }
 
-    /// The command of the last Dispatch of this session was not sent: a bound is reached.
-    pub(super) fn not_dispatched(&mut self, id: SessionId, now: Instant) {
+    /// The command of the last Dispatch of this session was not sent; its targets end so.
+    pub(super) fn not_dispatched(&mut self, id: SessionId, ended: Ended, now: Instant) {
         let session = &mut self.sessions[id];
         session.dispatches -= 1;
         let unsent = session.unwritten.pop_back();
         for slot in unsent.map(|unsent| unsent.slots).unwrap_or_default() {
-            self.settle(slot, Ended::Rejected, now);
+            self.settle(slot, ended, now);
         }
     }
 

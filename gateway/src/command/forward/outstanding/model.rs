@@ -86,7 +86,9 @@ impl World {
                         assert_eq!(id, self.owners.len());
                         self.owners.push(Owner::default());
                     }
-                    Action::Dispatch(id, _) if full => self.core.not_dispatched(id, self.now),
+                    Action::Dispatch(id, _) if full => {
+                        self.core.not_dispatched(id, Ended::Rejected, self.now);
+                    }
                     Action::Dispatch(id, slots) => {
                         slots.iter().for_each(|slot| self.sent[*slot] += 1);
                         self.owners[id].on_wire.push_back(slots);

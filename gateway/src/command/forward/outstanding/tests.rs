@@ -121,10 +121,12 @@ fn fwd_6_what_the_owner_wrote_before_it_refused_may_be_carried_out() {
 
 #[test]
 fn fwd_5_a_command_that_finds_no_room_was_not_sent() {
-    let mut b = Bench::sent();
-    b.core.not_dispatched(0, b.now);
-    assert_eq!(b.actions(), [Action::Settle(0, Ended::Rejected)]);
-    assert!(b.core.is_done());
+    for ended in [Ended::Rejected, Ended::NotConnected] {
+        let mut b = Bench::sent();
+        b.core.not_dispatched(0, ended, b.now);
+        assert_eq!(b.actions(), [Action::Settle(0, ended)]);
+        assert!(b.core.is_done());
+    }
 }
 
 #[test]
