@@ -36,7 +36,7 @@ use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::observe::log::safe_text;
 use outgoing::{EARLY, Offer, Outgoing, Sink, outgoing};
-pub(crate) use source::Lost;
+pub(crate) use source::{Lost, MAX_FRAME};
 use source::{Source, stream_of};
 
 /// The number of an offer, in the call that takes it up.

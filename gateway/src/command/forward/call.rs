@@ -12,15 +12,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::debug;
+use yuzu_proto::node::v1::ForwardOpen;
 use yuzu_proto::node::v1::forward_refused::Reason;
-use yuzu_proto::node::v1::{ForwardOpen, ForwardResume};
 use yuzu_proto::wire::GRPC_PREFIX;
 
 use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::super::local::{Dispatched, Local};
 use super::answers::answers;
-use super::frames::{Kind, VERSION, decode, encode};
+use super::frames::{Kind, VERSION, decode};
 use super::lane::{Event, Lane, Opening};
 use super::ledger::Limit;
 use super::outstanding::{Action, Ended, Foreign, Outstanding, Place, SessionId, Slot, Times};
@@ -204,12 +204,7 @@ impl Call {
 
     fn opened(&mut self, id: SessionId) {
         if self.core.is_resuming(id) {
-            let lane = &self.lanes[id];
-            let resume = ForwardResume {
-                session: lane.number,
-                received: lane.received,
-            };
-            lane.push(encode(Kind::Resume(resume)));
+            self.lanes[id].resume();
         } else {
             self.core.opened(id, Instant::now());
         }
@@ -343,6 +338,9 @@ impl Call {
             }
             Kind::Answers(came) => {
                 lane.received += 1;
+                if came.entries.is_empty() || !lane.has_room() {
+                    return Err(Foreign);
+                }
                 let answers = answers(&came.entries).ok_or(Foreign)?;
                 self.core.answered(id, &answers, now)?;
                 let load = self.forwarder.ledger.hold(came.entries.len());

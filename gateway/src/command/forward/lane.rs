@@ -12,17 +12,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::time::{Instant, timeout};
-use yuzu_proto::node::v1::{ForwardDispatch, ForwardOpen, ForwardReceived};
+use yuzu_proto::node::v1::{ForwardDispatch, ForwardOpen, ForwardReceived, ForwardResume};
 
 use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::frames::{Kind, encode};
 use super::ledger::{Load, Seat};
-use crate::cluster::{Channel, Lost};
+use crate::cluster::{Channel, Lost, MAX_FRAME};
 
 /// The owner is told what was taken after so many bytes of its frames, prefixes included, as it
-/// counts them itself; it keeps four times as many.
+/// counts them itself.
 pub(super) const TELL: usize = 64 << 10;
+/// An owner says nothing more while it keeps so many bytes: several times what it is told of at once,
+/// so that a session never waits for a confirmation that is not due.
+pub(super) const WINDOW: usize = 4 * TELL;
 /// A peer has so long to end its half of a stream that this side has ended.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -71,6 +74,10 @@ pub(super) struct Lane {
     line: Line,
     /// With the bytes of the frame that each was in.
     deliveries: VecDeque<(Delivery, usize)>,
+    /// Bytes of those.
+    untaken: usize,
+    /// An owner that sends answers while so many bytes are untaken keeps no bound.
+    most_untaken: usize,
     taken: u64,
     taken_bytes: usize,
     bytes_out: IntCounter,
@@ -89,6 +96,8 @@ impl Lane {
             seat: None,
             line: Line::None,
             deliveries: VecDeque::new(),
+            untaken: 0,
+            most_untaken: WINDOW,
             taken: 0,
             taken_bytes: 0,
             bytes_out,
@@ -150,6 +159,16 @@ impl Lane {
         self.has_command &= dispatches > 0;
     }
 
+    /// Asks over another stream for what has not come. The owner takes what has for confirmed, and
+    /// may say a window more.
+    pub(super) fn resume(&mut self) {
+        self.most_untaken = WINDOW + self.untaken.min(MAX_FRAME);
+        self.push(encode(Kind::Resume(ForwardResume {
+            session: self.number,
+            received: self.received,
+        })));
+    }
+
     /// The stream is over; another one may follow.
     pub(super) fn hang_up(&mut self) {
         self.line = Line::None;
@@ -177,14 +196,21 @@ impl Lane {
         }
     }
 
+    /// Whether the owner may send answers.
+    pub(super) fn has_room(&self) -> bool {
+        self.untaken < self.most_untaken
+    }
+
     /// Answers came, in a frame of so many bytes.
     pub(super) fn answers(&mut self, entries: Bytes, load: Load, bytes: usize) {
         let answers = Delivery::Answers(entries, load);
+        self.untaken += bytes;
         self.deliveries.push_back((answers, bytes));
     }
 
     /// A frame of so many bytes came that the caller has nothing of.
     pub(super) fn frame(&mut self, bytes: usize) {
+        self.untaken += bytes;
         self.deliveries.push_back((Delivery::Frame, bytes));
     }
 
@@ -209,6 +235,7 @@ impl Lane {
             }
             self.taken += u64::from(!matches!(delivery, Delivery::Entry(..)));
             self.taken_bytes += bytes;
+            self.untaken -= bytes;
             self.deliveries.pop_front();
             if self.taken_bytes >= TELL {
                 self.taken_bytes = 0;

@@ -10,12 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use super::lane::TELL;
+use super::lane::{TELL, WINDOW};
 use super::outstanding::Foreign;
-
-/// Nothing more is said while so many bytes are kept: several times what the other side confirms at
-/// once, so that a session never waits for a confirmation that is not due.
-const WINDOW: usize = 4 * TELL;
 
 /// See the module.
 #[derive(Debug)]

@@ -124,3 +124,24 @@ async fn fwd_2_the_owner_is_told_when_it_counts_as_much_as_it_waits_for() {
     let told = Kind::Received(ForwardReceived { count: frames });
     assert_eq!(b.heard(), [told]);
 }
+
+#[test]
+fn fwd_2_an_owner_that_does_not_wait_for_the_caller_keeps_no_bound() {
+    let mut b = Bench::new();
+    let fill = |b: &mut Bench| {
+        let mut came = 0;
+        while b.lane.has_room() {
+            came += b.answers(1 << 10);
+        }
+        came
+    };
+    let frame = 1 << 11;
+    let one_window = WINDOW..WINDOW + frame;
+    assert!(one_window.contains(&fill(&mut b)));
+    // The owner of a session that goes on does not count what has come.
+    b.lane.resume();
+    assert!(one_window.contains(&fill(&mut b)));
+    b.lane.resume();
+    let came = fill(&mut b);
+    assert!(one_window.contains(&came));
+}
