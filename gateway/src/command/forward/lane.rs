@@ -26,6 +26,8 @@ pub(super) const TELL: usize = 64 << 10;
 /// An owner says nothing more while it keeps so many bytes: several times what it is told of at once,
 /// so that a session never waits for a confirmation that is not due.
 pub(super) const WINDOW: usize = 4 * TELL;
+/// So is it after so many of its frames that are no answers.
+const TELL_FRAMES: u32 = 32;
 /// A peer has so long to end its half of a stream that this side has ended.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -80,6 +82,7 @@ pub(super) struct Lane {
     most_untaken: usize,
     taken: u64,
     taken_bytes: usize,
+    taken_frames: u32,
     bytes_out: IntCounter,
 }
 
@@ -100,6 +103,7 @@ impl Lane {
             most_untaken: WINDOW,
             taken: 0,
             taken_bytes: 0,
+            taken_frames: 0,
             bytes_out,
         }
     }
@@ -236,9 +240,10 @@ impl Lane {
             self.taken += u64::from(!matches!(delivery, Delivery::Entry(..)));
             self.taken_bytes += bytes;
             self.untaken -= bytes;
+            self.taken_frames += u32::from(matches!(delivery, Delivery::Frame));
             self.deliveries.pop_front();
-            if self.taken_bytes >= TELL {
-                self.taken_bytes = 0;
+            if self.taken_bytes >= TELL || self.taken_frames >= TELL_FRAMES {
+                (self.taken_bytes, self.taken_frames) = (0, 0);
                 let count = self.taken;
                 self.push(encode(Kind::Received(ForwardReceived { count })));
             }

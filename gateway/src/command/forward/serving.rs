@@ -30,6 +30,9 @@ use crate::edge::grpc;
 use crate::session::Session;
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// An entry node that takes what it is told never has so many Dispatches unconfirmed: it confirms
+/// several at once, and has one and those of agents that moved here, one for each node.
+const MAX_UNCONFIRMED: usize = 256;
 
 /// Another stream for a session, whose entry node has had so many frames.
 pub(super) struct Attach {
@@ -120,6 +123,13 @@ impl<'a> Serving<'a> {
         channel: &mut Option<Channel>,
         attached: &mut mpsc::Receiver<Attach>,
     ) -> Event {
+        let until = self.until;
+        let time_over = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
         let most = self.served().bounds().max_inflight_bytes;
         let speaks = channel.is_some() && self.log.has_room(most);
         let work = self.work.as_mut().filter(|work| speaks && !work.has_ended);
@@ -132,13 +142,6 @@ impl<'a> Serving<'a> {
         let frame = async {
             match channel {
                 Some(channel) => channel.source.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        let until = self.until;
-        let time_over = async {
-            match until {
-                Some(until) => sleep_until(until).await,
                 None => std::future::pending().await,
             }
         };
@@ -185,6 +188,7 @@ impl<'a> Serving<'a> {
     fn say(&mut self, frame: Bytes, channel: &Option<Channel>) {
         self.log.push(frame.clone());
         if let Some(channel) = channel {
+            self.log.handed();
             channel.sink.push(frame);
         }
     }
@@ -204,6 +208,7 @@ impl<'a> Serving<'a> {
         self.log
             .rest()
             .for_each(|frame| next.sink.push(frame.clone()));
+        self.log.handed();
         let is_idle = self.work.as_ref().is_none_or(|work| work.has_ended);
         let idle = self.served().bounds().idle_close;
         self.until = is_idle.then(|| Instant::now() + idle);
@@ -214,7 +219,11 @@ impl<'a> Serving<'a> {
     async fn hear(&mut self, message: Bytes) -> Result<Option<Bytes>, Reason> {
         match decode(message) {
             Some(Kind::Dispatch(dispatch)) => {
+                if self.log.unconfirmed() >= MAX_UNCONFIRMED {
+                    return Err(Reason::Malformed);
+                }
                 let written = self.dispatch(dispatch).await?;
+                self.log.written();
                 Ok(Some(encode(Kind::Written(written))))
             }
             Some(Kind::Received(received)) => {

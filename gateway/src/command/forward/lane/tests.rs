@@ -145,3 +145,16 @@ fn fwd_2_an_owner_that_does_not_wait_for_the_caller_keeps_no_bound() {
     let came = fill(&mut b);
     assert!(one_window.contains(&came));
 }
+
+#[tokio::test]
+async fn fwd_2_the_owner_is_told_after_some_dispatches_without_answers() {
+    let mut b = Bench::new();
+    for frame in 1..=TELL_FRAMES {
+        assert!(b.heard().is_empty(), "told before {frame}");
+        b.lane.frame(10);
+        b.deliver();
+    }
+    let count = TELL_FRAMES.into();
+    let told = Kind::Received(ForwardReceived { count });
+    assert_eq!(b.heard(), [told]);
+}

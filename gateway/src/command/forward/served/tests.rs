@@ -495,3 +495,21 @@ async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
     assert_eq!(a.moved().await, [0]);
     assert!(b.served.waiting().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn fwd_2_dispatches_that_are_never_confirmed_end_the_session() {
+    let b = Bench::new();
+    let mut a = b.open(1);
+    a.say(Kind::Dispatch(dispatch(&["gone"])));
+    assert_eq!(a.moved().await, [0]);
+    let more = ForwardDispatch {
+        command: None,
+        ..dispatch(&["gone"])
+    };
+    for _ in 1..256 {
+        a.say(Kind::Dispatch(more.clone()));
+        assert_eq!(a.moved().await, [0]);
+    }
+    a.say(Kind::Dispatch(more));
+    assert_eq!(a.refusal().await, Reason::Malformed);
+}
