@@ -18,7 +18,7 @@ use yuzu_proto::node::v1::{
 use yuzu_proto::peek::CommandRequestPeek;
 
 use super::super::backlog::Names;
-use super::super::fanout::{Fanout, FanoutBody};
+use super::super::fanout::{Fanout, FanoutBody, LINGER};
 use super::super::local::Dispatched;
 use super::super::running::Ticket;
 use super::super::{MAX_COMMAND, take_turns};
@@ -118,18 +118,18 @@ impl<'a> Serving<'a> {
         }
     }
 
+    /// When the session ends whatever happens: nobody can want it any more.
+    fn last(&self) -> Instant {
+        self.deadline + LINGER + self.served().bounds().resume_grace
+    }
+
     async fn next(
         &mut self,
         channel: &mut Option<Channel>,
         attached: &mut mpsc::Receiver<Attach>,
     ) -> Event {
-        let until = self.until;
-        let time_over = async {
-            match until {
-                Some(until) => sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
+        let last = self.last();
+        let until = self.until.map_or(last, |until| until.min(last));
         let most = self.served().bounds().max_inflight_bytes;
         let speaks = channel.is_some() && self.log.has_room(most);
         let work = self.work.as_mut().filter(|work| speaks && !work.has_ended);
@@ -149,7 +149,7 @@ impl<'a> Serving<'a> {
             frame = frame => Event::Frame(frame),
             answers = answers => Event::Answers(answers),
             Some(attach) = attached.recv() => Event::Attached(attach),
-            () = time_over => Event::TimeOver,
+            () = sleep_until(until) => Event::TimeOver,
         }
     }
 

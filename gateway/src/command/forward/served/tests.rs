@@ -513,3 +513,22 @@ async fn fwd_2_dispatches_that_are_never_confirmed_end_the_session() {
     a.say(Kind::Dispatch(more));
     assert_eq!(a.refusal().await, Reason::Malformed);
 }
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_a_session_that_confirms_nothing_ends_with_its_time_and_grace() {
+    let b = Bench::new();
+    let one = b.connect("one");
+    let mut a = b.open(1);
+    a.say(Kind::Dispatch(dispatch(&["one"])));
+    assert!(a.moved().await.is_empty());
+    let output = "x".repeat(30 << 10);
+    for _ in 0..20 {
+        answer(&one, &output, 0);
+        tokio::task::yield_now().await;
+    }
+    // The caller's time, a second for clocks, and the grace.
+    tokio::time::sleep(Duration::from_millis(60_000 + 1_000 + 4_990)).await;
+    assert_eq!(b.sessions(), 1);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(b.sessions(), 0);
+}
