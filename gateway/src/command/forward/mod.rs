@@ -140,3 +140,6 @@ impl Forwarder {
         Call::new(self, local, feed, number, targets, command).start();
     }
 }
+
+#[cfg(test)]
+mod tests;
