@@ -28,7 +28,7 @@ pub(crate) use body::FanoutBody;
 pub(super) use feed::Feed;
 
 /// What other nodes still say of a call after its time, and of their own clocks: as long.
-const LINGER: Duration = Duration::from_secs(1);
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// The watchdog looks so many times within a caller's whole time, as it may become shorter.
 const LOOKS: u32 = 10;
 

@@ -31,11 +31,12 @@ use yuzu_proto::path;
 use super::link::handshake::Identity;
 use super::link::messages::Messages;
 use super::link::{Calls, Failure, LinkUser, unary};
+use super::secret::random;
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::observe::log::safe_text;
 use outgoing::{EARLY, Offer, Outgoing, Sink, outgoing};
-pub(crate) use source::Lost;
+pub(crate) use source::{Lost, MAX_FRAME};
 use source::{Source, stream_of};
 
 /// The number of an offer, in the call that takes it up.
@@ -68,7 +69,7 @@ pub(crate) struct Channels {
     came: watch::Sender<()>,
     /// Offers that nobody has taken up yet.
     offered: Mutex<HashMap<u64, Offered>>,
-    /// Of ways and of offers.
+    /// Of ways.
     numbers: AtomicU64,
     acceptor: OnceLock<Arc<dyn Acceptor>>,
     opened: Arc<AtomicUsize>,
@@ -77,6 +78,8 @@ pub(crate) struct Channels {
 
 /// A stream that a peer was asked for.
 struct Offered {
+    /// Nobody else may take it up.
+    peer: Identity,
     body: Outgoing,
     taken: oneshot::Sender<Incoming>,
 }
@@ -93,7 +96,7 @@ enum Way {
     /// This node dialled.
     Call(Calls),
     /// The peer did.
-    Offer(Arc<Sink>),
+    Offer(Identity, Arc<Sink>),
 }
 
 /// One more, while it lives.
@@ -175,7 +178,7 @@ impl Channels {
         let way = self.ways().get(node).map(|(_, way)| way.clone());
         let (sink, source) = match way? {
             Way::Call(calls) => call(calls)?,
-            Way::Offer(offers) => self.offer(&offers)?,
+            Way::Offer(peer, offers) => self.offer(peer, &offers)?,
         };
         Some(Channel {
             sink,
@@ -185,18 +188,20 @@ impl Channels {
     }
 
     /// None: the link is ending.
-    fn offer(self: &Arc<Self>, offers: &Arc<Sink>) -> Option<(Sink, Source)> {
+    fn offer(self: &Arc<Self>, peer: Identity, offers: &Arc<Sink>) -> Option<(Sink, Source)> {
         if offers.is_gone() {
             return None;
         }
-        let number = self.number();
+        // Not to be guessed by other peers.
+        let number = u64::from_ne_bytes(random());
         let (sink, body) = outgoing(None);
         sink.offered(Offer {
             number,
             offers: Arc::clone(offers),
         });
         let (taken, stream) = oneshot::channel();
-        self.offered().insert(number, Offered { body, taken });
+        let offered = Offered { peer, body, taken };
+        self.offered().insert(number, offered);
         let withdrawn = Withdrawn(Arc::clone(self), number);
         let gone = offers.gone();
         let coming = async move {
@@ -253,16 +258,25 @@ impl Channels {
         Ok(())
     }
 
+    /// Takes out the offer of this number, which was made to `peer`; it stays if it was not.
+    fn take_offer(&self, number: u64, peer: &Identity) -> Option<Offered> {
+        let mut offered = self.offered();
+        let is_its = offered.get(&number)?.peer == *peer;
+        is_its.then(|| offered.remove(&number)).flatten()
+    }
+
     /// The peer takes an offer up.
     fn taken_up(
         &self,
+        peer: &Identity,
         request: Request<Incoming>,
         connection: &Arc<Connection>,
     ) -> Result<Response, Status> {
         let number = request.headers().get(OFFER);
         let number = number.and_then(|value| value.to_str().ok()?.parse().ok());
-        let taken = number.and_then(|number: u64| self.offered().remove(&number));
-        let Offered { body, taken } = taken.ok_or_else(|| Status::not_found("no such offer"))?;
+        let taken = number.and_then(|number| self.take_offer(number, peer));
+        let Offered { body, taken, .. } =
+            taken.ok_or_else(|| Status::not_found("no such offer"))?;
         // Whoever wanted it may not want it any more: it ends.
         drop(taken.send(request.into_body()));
         Ok(grpc::stream(body.answering(Arc::clone(connection))))
@@ -312,11 +326,11 @@ impl LinkUser for Channels {
             }
             path::NODE_OFFERS => {
                 let (sink, mut body) = outgoing(Some(Arc::clone(connection)));
-                body.keep(self.register(&peer.name, Way::Offer(Arc::new(sink))));
+                body.keep(self.register(&peer.name, Way::Offer(peer.clone(), Arc::new(sink))));
                 grpc::stream(body)
             }
             path::NODE_ACCEPT => {
-                let answer = self.taken_up(request, connection);
+                let answer = self.taken_up(peer, request, connection);
                 answer.unwrap_or_else(grpc::refuse)
             }
             _ => return None,
@@ -354,3 +368,6 @@ impl Drop for Withdrawn {
         drop(withdrawn);
     }
 }
+
+#[cfg(test)]
+mod tests;

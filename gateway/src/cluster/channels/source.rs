@@ -15,7 +15,7 @@ use super::super::link::messages::{Broken, Messages};
 use crate::edge::deframe::Deframer;
 
 /// The largest answer of an agent that a listener may allow, and what is around it.
-const MAX_FRAME: usize = (64 << 20) + (1 << 20);
+pub(crate) const MAX_FRAME: usize = (64 << 20) + (1 << 20);
 
 /// A stream that the peer has still to begin.
 pub(super) type Coming = Pin<Box<dyn Future<Output = Result<Incoming, Lost>> + Send>>;

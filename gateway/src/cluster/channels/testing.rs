@@ -6,15 +6,16 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http_body::Body;
-use yuzu_proto::wire::GRPC_PREFIX;
 
 use super::outgoing::{Outgoing, outgoing};
 use super::source::{Lost, Source};
 use super::{Channel, Counted};
+use crate::edge::deframe::Deframer;
 
 /// What the other end sends, until the link is cut.
 pub(crate) struct Near {
     frames: Outgoing,
+    deframer: Box<Deframer>,
     link: Arc<Link>,
 }
 
@@ -42,9 +43,16 @@ impl Near {
         if self.link.is_cut(cx) {
             return Poll::Ready(Err(Lost::Broken));
         }
-        let frame = ready!(Pin::new(&mut self.frames).poll_frame(cx));
-        let data = frame.and_then(|frame| frame.unwrap().into_data().ok());
-        Poll::Ready(Ok(data.map(|data| data.slice(GRPC_PREFIX..))))
+        loop {
+            if let Some(message) = self.deframer.next().unwrap() {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            let frame = ready!(Pin::new(&mut self.frames).poll_frame(cx));
+            match frame.and_then(|frame| frame.unwrap().into_data().ok()) {
+                Some(data) => self.deframer.push(data),
+                None => return Poll::Ready(Ok(None)),
+            }
+        }
     }
 }
 
@@ -56,6 +64,7 @@ pub(crate) fn pair() -> (Channel, Channel, Arc<Link>) {
         sink,
         source: Source::near(Near {
             frames,
+            deframer: Box::new(Deframer::new(1 << 20)),
             link: Arc::clone(&link),
         }),
         _counted: Counted::new(&Arc::default()),

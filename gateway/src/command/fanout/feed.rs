@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::super::entries::NoAnswer;
-use super::{End, Fanout, TakenIn, wake};
+use super::{End, Fanout, LINGER, TakenIn, wake};
 
 /// The right to feed a fan-out; it does not end before this is dropped, or its caller has gone.
 pub(in crate::command) struct Feed(Arc<Fanout>);
@@ -31,7 +32,9 @@ impl Feed {
     pub(in crate::command) fn offer(&self, lane: usize, piece: &Bytes, waker: &Waker) -> bool {
         let fanout = &*self.0;
         let mut state = fanout.state();
-        if state.gone || !matches!(state.end, None | Some(End::TimedOut)) {
+        // What comes later would keep its caller past its time for as long as more comes.
+        let is_late = Instant::now() >= fanout.deadline + LINGER;
+        if is_late || state.gone || !matches!(state.end, None | Some(End::TimedOut)) {
             return true;
         }
         // Lanes are told apart from targets, which are counted from 0.

@@ -528,3 +528,16 @@ async fn a_caller_that_left_is_forgotten() {
     assert_eq!(callers.pool.held(), 0);
     assert_eq!(callers.callers(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_other_nodes_do_not_keep_a_caller_past_its_time() {
+    let mut b = Bench::ending_after(1, TIMEOUT);
+    let feed = Feed::new(&b.fanout);
+    let offer = |piece: &'static str| feed.offer(0, &piece.into(), Waker::noop());
+    advance(TIMEOUT + LINGER - Duration::from_millis(1)).await;
+    assert!(offer("in time"));
+    assert_eq!(b.data().await, "in time");
+    advance(Duration::from_millis(1)).await;
+    assert!(offer("late"));
+    assert_eq!(b.status().await, 0);
+}

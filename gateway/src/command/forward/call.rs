@@ -12,15 +12,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::debug;
+use yuzu_proto::node::v1::ForwardOpen;
 use yuzu_proto::node::v1::forward_refused::Reason;
-use yuzu_proto::node::v1::{ForwardDispatch, ForwardOpen, ForwardResume};
 use yuzu_proto::wire::GRPC_PREFIX;
 
 use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::super::local::{Dispatched, Local};
 use super::answers::answers;
-use super::frames::{Kind, VERSION, decode, encode};
+use super::frames::{Kind, VERSION, decode};
 use super::lane::{Event, Lane, Opening};
 use super::ledger::Limit;
 use super::outstanding::{Action, Ended, Foreign, Outstanding, Place, SessionId, Slot, Times};
@@ -204,12 +204,7 @@ impl Call {
 
     fn opened(&mut self, id: SessionId) {
         if self.core.is_resuming(id) {
-            let lane = &self.lanes[id];
-            let resume = ForwardResume {
-                session: lane.number,
-                received: lane.received,
-            };
-            lane.push(encode(Kind::Resume(resume)));
+            self.lanes[id].resume();
         } else {
             self.core.opened(id, Instant::now());
         }
@@ -217,38 +212,31 @@ impl Call {
 
     fn dispatch(&mut self, id: SessionId, slots: &[Slot]) {
         let now = Instant::now();
+        // Nothing is sent for a caller whose time is over.
+        let Some(timeout_ms) = self.command.left_ms(now) else {
+            return self.core.not_dispatched(id, Ended::NotConnected, now);
+        };
         let forwarder = &self.forwarder;
         let lane = &mut self.lanes[id];
-        let mut dispatch = ForwardDispatch::default();
-        if !lane.is_marked {
-            dispatch.command = self.command.frame.slice(GRPC_PREFIX..);
-        }
         let agents = slots.iter().map(|slot| self.core.agent(*slot).to_string());
-        dispatch.agent_ids = agents.collect();
-        let mut frame = encode(Kind::Dispatch(dispatch));
+        let command = self.command.frame.slice(GRPC_PREFIX..);
+        let frame = lane.next_dispatch(&command, agents.collect());
         let load = forwarder
             .ledger
             .load(frame.len(), &forwarder.routing.load());
         let Ok(load) = load else {
-            return self.core.not_dispatched(id, now);
+            return self.core.not_dispatched(id, Ended::Rejected, now);
         };
-        lane.load(load);
-        if !std::mem::replace(&mut lane.is_marked, true) {
-            lane.sent = Some(now);
-            let left = self.command.deadline.saturating_duration_since(now);
-            let marker = ForwardOpen {
-                version: VERSION,
-                origin: forwarder.channels.own().to_string(),
-                hop: 1,
-                identity: self.command.caller.clone(),
-                call: self.number,
-                session: lane.number,
-                timeout_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
-            };
-            // In one piece: they arrive together.
-            frame = [encode(Kind::Open(marker)), frame].concat().into();
-        }
-        lane.push(frame);
+        let marker = ForwardOpen {
+            version: VERSION,
+            origin: forwarder.channels.own().to_string(),
+            hop: 1,
+            identity: self.command.caller.clone(),
+            call: self.number,
+            session: lane.number,
+            timeout_ms,
+        };
+        lane.dispatch(frame, load, marker);
     }
 
     fn refused_by(&self, id: SessionId) {
@@ -265,6 +253,8 @@ impl Call {
     fn here(&mut self, slot: Slot) {
         let target = self.indexes[slot];
         let session = self.forwarder.registry.route(self.core.agent(slot));
+        let is_wanted = self.command.left_ms(Instant::now()).is_some();
+        let session = session.filter(|_| is_wanted);
         let dispatched = session.map(|session| {
             let Forwarded {
                 command_id, frame, ..
@@ -305,9 +295,13 @@ impl Call {
         match frame {
             Ok(Some(message)) => {
                 let bytes_in = &self.forwarder.metrics.forward_bytes_in_total;
-                bytes_in.inc_by((GRPC_PREFIX + message.len()) as u64);
+                let bytes = GRPC_PREFIX + message.len();
+                bytes_in.inc_by(bytes as u64);
                 let taken = decode(message).ok_or(Foreign);
-                if taken.and_then(|kind| self.heed(id, kind, now)).is_err() {
+                if taken
+                    .and_then(|kind| self.heed(id, kind, bytes, now))
+                    .is_err()
+                {
                     debug!(node = %safe_text(&*self.lanes[id].owner), "a forwarded session made no sense");
                     self.core.lost(id, now);
                 }
@@ -325,23 +319,32 @@ impl Call {
         self.lanes[id].hang_up();
     }
 
-    /// The owner says something.
-    fn heed(&mut self, id: SessionId, kind: Kind, now: Instant) -> Result<(), Foreign> {
+    /// The owner says something, in a frame of so many bytes.
+    fn heed(
+        &mut self,
+        id: SessionId,
+        kind: Kind,
+        bytes: usize,
+        now: Instant,
+    ) -> Result<(), Foreign> {
         let lane = &mut self.lanes[id];
         match kind {
             Kind::Written(written) => {
                 lane.received += 1;
-                lane.frame();
+                lane.frame(bytes);
                 lane.unload();
                 let look = |agent: &str| self.forwarder.look(agent);
                 self.core.written(id, &written.moved, look, now)
             }
             Kind::Answers(came) => {
                 lane.received += 1;
+                if came.entries.is_empty() || !lane.has_room() {
+                    return Err(Foreign);
+                }
                 let answers = answers(&came.entries).ok_or(Foreign)?;
                 self.core.answered(id, &answers, now)?;
                 let load = self.forwarder.ledger.hold(came.entries.len());
-                lane.answers(came.entries, load);
+                lane.answers(came.entries, load, bytes);
                 if let Some(sent) = lane.sent.take() {
                     let ms = (now - sent).as_secs_f64() * 1_000.0;
                     self.forwarder.metrics.forward_first_frame_ms.observe(ms);
@@ -356,7 +359,8 @@ impl Call {
                 Ok(())
             }
             Kind::Resumed(resumed) => {
-                self.core.resumed(id, resumed.dispatches, now)?;
+                let missed = self.core.resumed(id, resumed.dispatches, now)?;
+                lane.resumed(resumed.dispatches, missed);
                 self.count_resume("resumed");
                 Ok(())
             }

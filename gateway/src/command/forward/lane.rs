@@ -12,16 +12,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::time::{Instant, timeout};
-use yuzu_proto::node::v1::ForwardReceived;
+use yuzu_proto::node::v1::{ForwardDispatch, ForwardOpen, ForwardReceived, ForwardResume};
 
 use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::frames::{Kind, encode};
 use super::ledger::{Load, Seat};
-use crate::cluster::{Channel, Lost};
+use crate::cluster::{Channel, Lost, MAX_FRAME};
 
-/// The owner is told what was taken after so many bytes; it keeps four times as many.
+/// The owner is told what was taken after so many bytes of its frames, prefixes included, as it
+/// counts them itself.
 pub(super) const TELL: usize = 64 << 10;
+/// An owner says nothing more while it keeps so many bytes: several times what it is told of at once,
+/// so that a session never waits for a confirmation that is not due.
+pub(super) const WINDOW: usize = 4 * TELL;
+/// So is it after so many of its frames that are no answers.
+const TELL_FRAMES: u32 = 32;
 /// A peer has so long to end its half of a stream that this side has ended.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -56,8 +62,10 @@ pub(super) struct Lane {
     pub(super) owner: Arc<str>,
     /// Of the session, in this node's life.
     pub(super) number: u64,
-    /// The owner has the marker.
-    pub(super) is_marked: bool,
+    /// The marker was sent.
+    is_marked: bool,
+    /// The command was sent, and the owner has not said that it never had it.
+    has_command: bool,
     /// When the command was sent, until the first answer.
     pub(super) sent: Option<Instant>,
     /// Frames of the owner that came.
@@ -66,9 +74,15 @@ pub(super) struct Lane {
     loads: VecDeque<Load>,
     seat: Option<Seat>,
     line: Line,
-    deliveries: VecDeque<Delivery>,
+    /// With the bytes of the frame that each was in.
+    deliveries: VecDeque<(Delivery, usize)>,
+    /// Bytes of those.
+    untaken: usize,
+    /// An owner that sends answers while so many bytes are untaken keeps no bound.
+    most_untaken: usize,
     taken: u64,
     taken_bytes: usize,
+    taken_frames: u32,
     bytes_out: IntCounter,
 }
 
@@ -78,14 +92,18 @@ impl Lane {
             owner,
             number,
             is_marked: false,
+            has_command: false,
             sent: None,
             received: 0,
             loads: VecDeque::new(),
             seat: None,
             line: Line::None,
             deliveries: VecDeque::new(),
+            untaken: 0,
+            most_untaken: WINDOW,
             taken: 0,
             taken_bytes: 0,
+            taken_frames: 0,
             bytes_out,
         }
     }
@@ -113,14 +131,46 @@ impl Lane {
         }
     }
 
-    /// A command is on its way.
-    pub(super) fn load(&mut self, load: Load) {
-        self.loads.push_back(load);
+    /// The frame of the next Dispatch, for these agents; with the command unless the owner has it.
+    pub(super) fn next_dispatch(&self, command: &Bytes, agent_ids: Vec<String>) -> Bytes {
+        encode(Kind::Dispatch(ForwardDispatch {
+            command: (!self.has_command).then(|| command.clone()),
+            agent_ids,
+        }))
     }
 
-    /// It arrived.
+    /// Sends it, with the marker before it if the session has none yet.
+    pub(super) fn dispatch(&mut self, mut frame: Bytes, load: Load, marker: ForwardOpen) {
+        self.loads.push_back(load);
+        self.has_command = true;
+        if !std::mem::replace(&mut self.is_marked, true) {
+            self.sent = Some(Instant::now());
+            // In one piece: they arrive together.
+            frame = [encode(Kind::Open(marker)), frame].concat().into();
+        }
+        self.push(frame);
+    }
+
+    /// The oldest Dispatch arrived.
     pub(super) fn unload(&mut self) {
         self.loads.pop_front();
+    }
+
+    /// The owner goes on with so many Dispatches; the last `missed` never arrived.
+    pub(super) fn resumed(&mut self, dispatches: u64, missed: usize) {
+        let arrived = self.loads.len().saturating_sub(missed);
+        self.loads.truncate(arrived);
+        self.has_command &= dispatches > 0;
+    }
+
+    /// Asks over another stream for what has not come. The owner takes what has for confirmed, and
+    /// may say a window more.
+    pub(super) fn resume(&mut self) {
+        self.most_untaken = WINDOW + self.untaken.min(MAX_FRAME);
+        self.push(encode(Kind::Resume(ForwardResume {
+            session: self.number,
+            received: self.received,
+        })));
     }
 
     /// The stream is over; another one may follow.
@@ -150,19 +200,28 @@ impl Lane {
         }
     }
 
-    /// Answers came.
-    pub(super) fn answers(&mut self, entries: Bytes, load: Load) {
-        self.deliveries.push_back(Delivery::Answers(entries, load));
+    /// Whether the owner may send answers.
+    pub(super) fn has_room(&self) -> bool {
+        self.untaken < self.most_untaken
     }
 
-    /// A frame came that the caller has nothing of.
-    pub(super) fn frame(&mut self) {
-        self.deliveries.push_back(Delivery::Frame);
+    /// Answers came, in a frame of so many bytes.
+    pub(super) fn answers(&mut self, entries: Bytes, load: Load, bytes: usize) {
+        let answers = Delivery::Answers(entries, load);
+        self.untaken += bytes;
+        self.deliveries.push_back((answers, bytes));
+    }
+
+    /// A frame of so many bytes came that the caller has nothing of.
+    pub(super) fn frame(&mut self, bytes: usize) {
+        self.untaken += bytes;
+        self.deliveries.push_back((Delivery::Frame, bytes));
     }
 
     /// A target has no answer, behind all that came.
     pub(super) fn entry(&mut self, target: u32, reason: NoAnswer) {
-        self.deliveries.push_back(Delivery::Entry(target, reason));
+        let entry = Delivery::Entry(target, reason);
+        self.deliveries.push_back((entry, 0));
     }
 
     /// Whether the caller has all that came.
@@ -172,20 +231,19 @@ impl Lane {
 
     /// Hands on what the caller has room for.
     pub(super) fn deliver(&mut self, lane: usize, feed: &Feed, cx: &Context<'_>) {
-        while let Some(delivery) = self.deliveries.front() {
-            let mut bytes = 0;
+        while let Some((delivery, bytes)) = self.deliveries.front() {
             match delivery {
                 Delivery::Answers(entries, _) if !feed.offer(lane, entries, cx.waker()) => return,
-                Delivery::Answers(entries, _) => bytes = entries.len(),
+                Delivery::Answers(..) | Delivery::Frame => {}
                 Delivery::Entry(target, reason) => feed.refuse(*target, *reason),
-                Delivery::Frame => {}
             }
-            let is_frame = !matches!(delivery, Delivery::Entry(..));
-            self.deliveries.pop_front();
-            self.taken += u64::from(is_frame);
+            self.taken += u64::from(!matches!(delivery, Delivery::Entry(..)));
             self.taken_bytes += bytes;
-            if self.taken_bytes >= TELL {
-                self.taken_bytes = 0;
+            self.untaken -= bytes;
+            self.taken_frames += u32::from(matches!(delivery, Delivery::Frame));
+            self.deliveries.pop_front();
+            if self.taken_bytes >= TELL || self.taken_frames >= TELL_FRAMES {
+                (self.taken_bytes, self.taken_frames) = (0, 0);
                 let count = self.taken;
                 self.push(encode(Kind::Received(ForwardReceived { count })));
             }
@@ -197,3 +255,6 @@ impl Lane {
 async fn part(mut channel: Channel) {
     while let Ok(Some(_)) = channel.source.next().await {}
 }
+
+#[cfg(test)]
+mod tests;

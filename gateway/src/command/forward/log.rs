@@ -10,12 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use super::lane::TELL;
+use super::lane::{TELL, WINDOW};
 use super::outstanding::Foreign;
-
-/// Nothing more is said while so many bytes are kept: several times what the other side confirms at
-/// once, so that a session never waits for a confirmation that is not due.
-const WINDOW: usize = 4 * TELL;
 
 /// See the module.
 #[derive(Debug)]
@@ -24,6 +20,10 @@ pub(super) struct Log {
     bytes: usize,
     /// Frames that the entry node has.
     confirmed: u64,
+    /// Frames that were given to a stream, those included.
+    handed: u64,
+    /// Which frames of those kept are answers to a Dispatch, counted from the first of the session.
+    written: VecDeque<u64>,
     /// Bytes kept by all sessions of the node.
     all: Arc<AtomicUsize>,
 }
@@ -34,6 +34,8 @@ impl Log {
             frames: VecDeque::new(),
             bytes: 0,
             confirmed: 0,
+            handed: 0,
+            written: VecDeque::new(),
             all: Arc::clone(all),
         }
     }
@@ -51,12 +53,32 @@ impl Log {
         self.frames.push_back(frame);
     }
 
+    /// The next frame answers a Dispatch.
+    pub(super) fn written(&mut self) {
+        self.written.push_back(self.said());
+    }
+
+    /// Dispatches whose answers are kept.
+    pub(super) fn unconfirmed(&self) -> usize {
+        self.written.len()
+    }
+
+    /// Frames in all.
+    fn said(&self) -> u64 {
+        self.confirmed + self.frames.len() as u64
+    }
+
+    /// All of it was given to a stream.
+    pub(super) fn handed(&mut self) {
+        self.handed = self.said();
+    }
+
     /// The entry node has so many frames in all. An older count says nothing new.
     ///
     /// # Errors
     /// So many were never sent.
     pub(super) fn confirm(&mut self, count: u64) -> Result<(), Foreign> {
-        if count > self.confirmed + self.frames.len() as u64 {
+        if count > self.handed {
             return Err(Foreign);
         }
         while self.confirmed < count {
@@ -64,6 +86,9 @@ impl Log {
             self.bytes -= len;
             self.all.fetch_sub(len, Ordering::Relaxed);
             self.confirmed += 1;
+        }
+        while self.written.front().is_some_and(|frame| *frame < count) {
+            self.written.pop_front();
         }
         Ok(())
     }

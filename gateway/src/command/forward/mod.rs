@@ -59,6 +59,14 @@ pub(super) struct Forwarded {
     pub(super) deadline: Instant,
 }
 
+impl Forwarded {
+    /// Milliseconds that are left of the caller's time; `None`: not one.
+    fn left_ms(&self, now: Instant) -> Option<u32> {
+        let left = self.deadline.saturating_duration_since(now).as_millis();
+        (left > 0).then(|| u32::try_from(left).unwrap_or(u32::MAX))
+    }
+}
+
 impl Forwarder {
     /// Forwards to the agents that `sharing` knows of; with a series for each owner if `per_peer`.
     pub(crate) fn new(
@@ -132,3 +140,6 @@ impl Forwarder {
         Call::new(self, local, feed, number, targets, command).start();
     }
 }
+
+#[cfg(test)]
+mod tests;

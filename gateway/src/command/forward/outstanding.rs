@@ -207,13 +207,13 @@ impl Outstanding {
         }
     }
 
-    /// The command of the last Dispatch of this session was not sent: a bound is reached.
-    pub(super) fn not_dispatched(&mut self, id: SessionId, now: Instant) {
+    /// The command of the last Dispatch of this session was not sent; its targets end so.
+    pub(super) fn not_dispatched(&mut self, id: SessionId, ended: Ended, now: Instant) {
         let session = &mut self.sessions[id];
         session.dispatches -= 1;
         let unsent = session.unwritten.pop_back();
         for slot in unsent.map(|unsent| unsent.slots).unwrap_or_default() {
-            self.settle(slot, Ended::Rejected, now);
+            self.settle(slot, ended, now);
         }
     }
 
@@ -366,7 +366,7 @@ impl Outstanding {
         }
     }
 
-    /// The owner goes on with the session, and has had so many Dispatches of it.
+    /// The owner goes on with the session, and has had so many Dispatches of it. How many it missed.
     ///
     /// # Errors
     /// It was not asked to.
@@ -375,7 +375,7 @@ impl Outstanding {
         id: SessionId,
         dispatches: u64,
         now: Instant,
-    ) -> Result<(), Foreign> {
+    ) -> Result<usize, Foreign> {
         let session = &mut self.sessions[id];
         if !matches!(session.phase, Phase::Resuming { .. }) || dispatches > session.dispatches {
             return Err(Foreign);
@@ -384,12 +384,12 @@ impl Outstanding {
         let had = session.unwritten.len().checked_sub(missed).ok_or(Foreign)?;
         session.dispatches = dispatches;
         // The owner says itself that these did not arrive.
-        let missed = session.unwritten.split_off(had);
-        for slot in missed.into_iter().flat_map(|missed| missed.slots) {
+        let unsent = session.unwritten.split_off(had);
+        for slot in unsent.into_iter().flat_map(|unsent| unsent.slots) {
             self.settle(slot, Ended::NotConnected, now);
         }
         self.dispatch(id, now);
-        Ok(())
+        Ok(missed)
     }
 
     /// The session can't be resumed.

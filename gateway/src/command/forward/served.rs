@@ -29,6 +29,10 @@ use crate::session::{Epoch, Registry};
 /// A peer has so long to end its half of a stream after it was refused.
 const PARTING: Duration = Duration::from_secs(1);
 
+/// A peer may have so many streams that have not begun a session: as many as a node has sessions with
+/// one owner unless it is told otherwise.
+const MAX_WAITING: usize = 1_024;
+
 /// One session: the life of the entry node, and its number there.
 type Key = (Arc<str>, u64, u64);
 
@@ -40,6 +44,8 @@ pub(crate) struct Served {
     routing: ArcSwap<Routing>,
     metrics: Arc<Metrics>,
     sessions: Mutex<HashMap<Key, mpsc::Sender<Attach>>>,
+    /// Streams of each peer that have not begun a session.
+    waiting: Mutex<HashMap<Arc<str>, usize>>,
     /// Bytes that sessions keep for entry nodes that may not have them.
     pub(super) kept: Arc<AtomicUsize>,
 }
@@ -48,6 +54,12 @@ impl fmt::Debug for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Served")
     }
+}
+
+/// A stream that has not begun a session, until it is dropped.
+struct Waiting {
+    served: Arc<Served>,
+    peer: Arc<str>,
 }
 
 /// A session's place in the table, until it is dropped.
@@ -71,6 +83,7 @@ impl Served {
             routing: ArcSwap::from_pointee(routing.clone()),
             metrics: Arc::clone(metrics),
             sessions: Mutex::default(),
+            waiting: Mutex::default(),
             kept: Arc::default(),
         })
     }
@@ -94,11 +107,15 @@ impl Served {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn show(&self, sessions: usize) {
         self.metrics.forwarded_sessions.set(sessions as i64);
     }
 
-    async fn begin(self: Arc<Self>, peer: Peer, mut channel: Channel) {
+    async fn begin(self: Arc<Self>, peer: Peer, mut channel: Channel, waiting: Waiting) {
         let first = timeout(self.bounds().idle_close, channel.source.next()).await;
         let frame = match first {
             Ok(Ok(Some(message))) => decode(message),
@@ -116,6 +133,7 @@ impl Served {
                             call = marker.call,
                             "a forwarded session began"
                         );
+                        drop(waiting);
                         serving.run(channel, attached).await;
                     }
                     Err(reason) => self.refuse(channel, reason).await,
@@ -179,6 +197,16 @@ impl Served {
 
     /// Says why the session is not served, and counts it.
     pub(super) async fn refuse(&self, mut channel: Channel, reason: Reason) {
+        self.count_refused(reason);
+        channel.sink.push(refused(reason));
+        channel.sink.end();
+        let _ = timeout(PARTING, async {
+            while let Ok(Some(_)) = channel.source.next().await {}
+        })
+        .await;
+    }
+
+    fn count_refused(&self, reason: Reason) {
         let family = &self.metrics.forwarded_refused_total;
         let label = match reason {
             Reason::Version => "version",
@@ -191,12 +219,6 @@ impl Served {
             Reason::UnknownSession => "unknown_session",
         };
         family.with_label_values(&[label]).inc();
-        channel.sink.push(refused(reason));
-        channel.sink.end();
-        let _ = timeout(PARTING, async {
-            while let Ok(Some(_)) = channel.source.next().await {}
-        })
-        .await;
     }
 }
 
@@ -220,9 +242,42 @@ impl Drop for Entered {
     }
 }
 
+impl Waiting {
+    /// None: the peer has as many as it may have.
+    fn of(served: &Arc<Served>, peer: &Arc<str>) -> Option<Self> {
+        let mut all = served.waiting();
+        let waiting = all.entry(Arc::clone(peer)).or_default();
+        if *waiting >= MAX_WAITING {
+            return None;
+        }
+        *waiting += 1;
+        drop(all);
+        Some(Self {
+            served: Arc::clone(served),
+            peer: Arc::clone(peer),
+        })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut all = self.served.waiting();
+        if let Some(waiting) = all.get_mut(&self.peer) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                all.remove(&self.peer);
+            }
+        }
+    }
+}
+
 impl Acceptor for Served {
     fn accept(self: Arc<Self>, peer: Peer, channel: Channel) {
-        tokio::spawn(self.begin(peer, channel));
+        match Waiting::of(&self, &peer.name) {
+            Some(waiting) => drop(tokio::spawn(self.begin(peer, channel, waiting))),
+            // Without a word: what would have to be waited for is what there is too much of.
+            None => self.count_refused(Reason::Limit),
+        }
     }
 }
 

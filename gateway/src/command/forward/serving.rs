@@ -18,7 +18,7 @@ use yuzu_proto::node::v1::{
 use yuzu_proto::peek::CommandRequestPeek;
 
 use super::super::backlog::Names;
-use super::super::fanout::{Fanout, FanoutBody};
+use super::super::fanout::{Fanout, FanoutBody, LINGER};
 use super::super::local::Dispatched;
 use super::super::running::Ticket;
 use super::super::{MAX_COMMAND, take_turns};
@@ -30,6 +30,9 @@ use crate::edge::grpc;
 use crate::session::Session;
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// An entry node that takes what it is told never has so many Dispatches unconfirmed: it confirms
+/// several at once, and has one and those of agents that moved here, one for each node.
+const MAX_UNCONFIRMED: usize = 256;
 
 /// Another stream for a session, whose entry node has had so many frames.
 pub(super) struct Attach {
@@ -115,11 +118,18 @@ impl<'a> Serving<'a> {
         }
     }
 
+    /// When the session ends whatever happens: nobody can want it any more.
+    fn last(&self) -> Instant {
+        self.deadline + LINGER + self.served().bounds().resume_grace
+    }
+
     async fn next(
         &mut self,
         channel: &mut Option<Channel>,
         attached: &mut mpsc::Receiver<Attach>,
     ) -> Event {
+        let last = self.last();
+        let until = self.until.map_or(last, |until| until.min(last));
         let most = self.served().bounds().max_inflight_bytes;
         let speaks = channel.is_some() && self.log.has_room(most);
         let work = self.work.as_mut().filter(|work| speaks && !work.has_ended);
@@ -135,18 +145,11 @@ impl<'a> Serving<'a> {
                 None => std::future::pending().await,
             }
         };
-        let until = self.until;
-        let time_over = async {
-            match until {
-                Some(until) => sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             frame = frame => Event::Frame(frame),
             answers = answers => Event::Answers(answers),
             Some(attach) = attached.recv() => Event::Attached(attach),
-            () = time_over => Event::TimeOver,
+            () = sleep_until(until) => Event::TimeOver,
         }
     }
 
@@ -185,6 +188,7 @@ impl<'a> Serving<'a> {
     fn say(&mut self, frame: Bytes, channel: &Option<Channel>) {
         self.log.push(frame.clone());
         if let Some(channel) = channel {
+            self.log.handed();
             channel.sink.push(frame);
         }
     }
@@ -204,6 +208,7 @@ impl<'a> Serving<'a> {
         self.log
             .rest()
             .for_each(|frame| next.sink.push(frame.clone()));
+        self.log.handed();
         let is_idle = self.work.as_ref().is_none_or(|work| work.has_ended);
         let idle = self.served().bounds().idle_close;
         self.until = is_idle.then(|| Instant::now() + idle);
@@ -214,7 +219,11 @@ impl<'a> Serving<'a> {
     async fn hear(&mut self, message: Bytes) -> Result<Option<Bytes>, Reason> {
         match decode(message) {
             Some(Kind::Dispatch(dispatch)) => {
+                if self.log.unconfirmed() >= MAX_UNCONFIRMED {
+                    return Err(Reason::Malformed);
+                }
                 let written = self.dispatch(dispatch).await?;
+                self.log.written();
                 Ok(Some(encode(Kind::Written(written))))
             }
             Some(Kind::Received(received)) => {
@@ -231,11 +240,13 @@ impl<'a> Serving<'a> {
     async fn dispatch(&mut self, dispatch: ForwardDispatch) -> Result<ForwardWritten, Reason> {
         let served = Arc::clone(self.served());
         let router = &served.router;
-        if self.work.is_none() {
-            self.work = Some(self.begin(&dispatch.command)?);
-            self.until = None;
-        } else if !dispatch.command.is_empty() {
-            return Err(Reason::Malformed);
+        match (&self.work, &dispatch.command) {
+            (None, Some(command)) => {
+                self.work = Some(self.begin(command)?);
+                self.until = None;
+            }
+            (Some(_), None) => {}
+            (None, None) | (Some(_), Some(_)) => return Err(Reason::Malformed),
         }
         let Some(work) = &self.work else {
             return Err(Reason::Malformed);

@@ -15,6 +15,7 @@ fn fwd_8_what_was_not_confirmed_is_said_again_in_its_order() {
     for len in [1, 2, 3] {
         log.push(frame(len));
     }
+    log.handed();
     log.confirm(1).unwrap();
     assert_eq!(rest(&log), [2, 3]);
     // An older count says nothing new.
@@ -43,4 +44,33 @@ fn fwd_2_a_session_that_is_not_confirmed_stops_by_itself() {
     assert!(other.has_room(WINDOW + TELL + 1));
     drop(slow);
     assert!(other.has_room(WINDOW));
+}
+
+#[test]
+fn fwd_8_what_no_stream_was_given_is_not_confirmed() {
+    let mut log = Log::new(&Arc::default());
+    log.push(frame(1));
+    log.handed();
+    log.push(frame(2));
+    assert_eq!(log.confirm(2), Err(Foreign));
+    log.confirm(1).unwrap();
+    assert_eq!(rest(&log), [2]);
+    log.handed();
+    log.confirm(2).unwrap();
+}
+
+#[test]
+fn fwd_2_dispatches_are_counted_until_their_answers_are_confirmed() {
+    let mut log = Log::new(&Arc::default());
+    log.push(frame(1));
+    for _ in 0..2 {
+        log.written();
+        log.push(frame(1));
+    }
+    log.handed();
+    assert_eq!(log.unconfirmed(), 2);
+    for (count, left) in [(1, 2), (2, 1), (2, 1), (3, 0)] {
+        log.confirm(count).unwrap();
+        assert_eq!(log.unconfirmed(), left, "after {count}");
+    }
 }

@@ -86,7 +86,9 @@ impl World {
                         assert_eq!(id, self.owners.len());
                         self.owners.push(Owner::default());
                     }
-                    Action::Dispatch(id, _) if full => self.core.not_dispatched(id, self.now),
+                    Action::Dispatch(id, _) if full => {
+                        self.core.not_dispatched(id, Ended::Rejected, self.now);
+                    }
                     Action::Dispatch(id, slots) => {
                         slots.iter().for_each(|slot| self.sent[*slot] += 1);
                         self.owners[id].on_wire.push_back(slots);
@@ -142,7 +144,7 @@ impl World {
                 owner.is_broken = false;
                 match owner.forgot {
                     true => self.core.not_resumed(id, now),
-                    false => self.core.resumed(id, owner.had, now).unwrap(),
+                    false => drop(self.core.resumed(id, owner.had, now).unwrap()),
                 }
             }
             11 => owner.forgot |= owner.is_broken,

@@ -121,10 +121,12 @@ fn fwd_6_what_the_owner_wrote_before_it_refused_may_be_carried_out() {
 
 #[test]
 fn fwd_5_a_command_that_finds_no_room_was_not_sent() {
-    let mut b = Bench::sent();
-    b.core.not_dispatched(0, b.now);
-    assert_eq!(b.actions(), [Action::Settle(0, Ended::Rejected)]);
-    assert!(b.core.is_done());
+    for ended in [Ended::Rejected, Ended::NotConnected] {
+        let mut b = Bench::sent();
+        b.core.not_dispatched(0, ended, b.now);
+        assert_eq!(b.actions(), [Action::Settle(0, ended)]);
+        assert!(b.core.is_done());
+    }
 }
 
 #[test]
@@ -203,7 +205,7 @@ fn fwd_8_a_broken_session_is_resumed_within_its_grace() {
     b.core.broken(0, b.now);
     assert_eq!(b.actions(), [Action::Resume(0)]);
     assert!(b.core.is_resuming(0));
-    b.core.resumed(0, 1, b.now).unwrap();
+    assert_eq!(b.core.resumed(0, 1, b.now), Ok(0));
     assert!(!b.core.is_resuming(0));
     b.answer("0", true).unwrap();
     assert_eq!(b.actions(), [Action::Settle(0, Ended::Answered)]);
@@ -239,7 +241,7 @@ fn fwd_8_a_dispatch_that_the_owner_says_it_never_had_was_not_sent() {
     let mut b = Bench::sent();
     b.core.broken(0, b.now);
     b.actions();
-    b.core.resumed(0, 0, b.now).unwrap();
+    assert_eq!(b.core.resumed(0, 0, b.now), Ok(1));
     assert_eq!(b.actions(), [Action::Settle(0, Ended::NotConnected)]);
     assert_eq!(b.core.resumed(0, 9, b.now), Err(Foreign));
 }

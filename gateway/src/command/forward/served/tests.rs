@@ -106,7 +106,7 @@ fn dispatch(agents: &[&str]) -> ForwardDispatch {
         ..Default::default()
     };
     ForwardDispatch {
-        command: command.encode_to_vec().into(),
+        command: Some(command.encode_to_vec().into()),
         agent_ids: agents.iter().map(|&id| id.to_owned()).collect(),
     }
 }
@@ -199,7 +199,7 @@ async fn fwd_1_fwd_7_the_owner_answers_for_what_it_holds_and_says_what_has_moved
     let mut a = b.open(1);
     a.say(Kind::Dispatch(dispatch(&["one", "gone", "two"])));
     assert_eq!(a.moved().await, [1]);
-    let sent = [grpc::frame(&dispatch(&[]).command)];
+    let sent = [grpc::frame(&dispatch(&[]).command.unwrap())];
     assert_eq!(
         (commands(&one), commands(&two)),
         (sent.to_vec(), sent.to_vec())
@@ -224,7 +224,7 @@ async fn fwd_2_more_targets_may_follow_in_the_same_session() {
     answer(&one, "1", 1);
     assert_eq!(a.answers().await, [entry("one", "1")]);
     let more = ForwardDispatch {
-        command: Bytes::new(),
+        command: None,
         ..dispatch(&["two"])
     };
     a.say(Kind::Dispatch(more));
@@ -314,11 +314,16 @@ async fn fwd_3_frames_that_make_no_sense_end_the_session() {
     let b = Bench::new();
     let one = b.connect("one");
     let broken = ForwardDispatch {
-        command: Bytes::from_static(b"\xff\xff"),
+        command: Some(Bytes::from_static(b"\xff\xff")),
+        ..dispatch(&["one"])
+    };
+    let without = ForwardDispatch {
+        command: None,
         ..dispatch(&["one"])
     };
     let sense = [
         Kind::Dispatch(broken),
+        Kind::Dispatch(without),
         Kind::Received(ForwardReceived { count: 1 }),
         Kind::End(ForwardEnd { code: 0 }),
     ];
@@ -328,7 +333,7 @@ async fn fwd_3_frames_that_make_no_sense_end_the_session() {
         assert_eq!(a.refusal().await, Reason::Malformed);
         assert!(a.hear().await.is_none());
     }
-    assert_eq!(b.refused("malformed"), 3);
+    assert_eq!(b.refused("malformed"), 4);
     assert!(commands(&one).is_empty());
 }
 
@@ -474,4 +479,56 @@ async fn fwd_2_an_entry_node_that_confirms_nothing_is_sent_no_more_than_the_wind
     );
     drop(a);
     tokio::task::yield_now().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
+    let b = Bench::new();
+    let silent: Vec<_> = (0..MAX_WAITING).map(|_| b.channel()).collect();
+    let mut more = b.open(1);
+    assert!(more.hear().await.is_none());
+    assert_eq!((b.refused("limit"), b.sessions()), (1, 0));
+    drop(silent);
+    tokio::task::yield_now().await;
+    let mut a = b.open(1);
+    a.say(Kind::Dispatch(dispatch(&["gone"])));
+    assert_eq!(a.moved().await, [0]);
+    assert!(b.served.waiting().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_2_dispatches_that_are_never_confirmed_end_the_session() {
+    let b = Bench::new();
+    let mut a = b.open(1);
+    a.say(Kind::Dispatch(dispatch(&["gone"])));
+    assert_eq!(a.moved().await, [0]);
+    let more = ForwardDispatch {
+        command: None,
+        ..dispatch(&["gone"])
+    };
+    for _ in 1..256 {
+        a.say(Kind::Dispatch(more.clone()));
+        assert_eq!(a.moved().await, [0]);
+    }
+    a.say(Kind::Dispatch(more));
+    assert_eq!(a.refusal().await, Reason::Malformed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_a_session_that_confirms_nothing_ends_with_its_time_and_grace() {
+    let b = Bench::new();
+    let one = b.connect("one");
+    let mut a = b.open(1);
+    a.say(Kind::Dispatch(dispatch(&["one"])));
+    assert!(a.moved().await.is_empty());
+    let output = "x".repeat(30 << 10);
+    for _ in 0..20 {
+        answer(&one, &output, 0);
+        tokio::task::yield_now().await;
+    }
+    // The caller's time, a second for clocks, and the grace.
+    tokio::time::sleep(Duration::from_millis(60_000 + 1_000 + 4_990)).await;
+    assert_eq!(b.sessions(), 1);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(b.sessions(), 0);
 }

@@ -1,0 +1,160 @@
+use super::super::super::backlog::Names;
+use super::super::super::callers::{CallerLimits, Callers};
+use super::super::super::fanout::Fanout;
+use super::super::super::metrics::MetricsOfCommands;
+use super::super::frames::{decode, encode_answers};
+use super::super::ledger::Ledger;
+use super::*;
+use crate::cluster::channel_testing::pair;
+use crate::config::Routing;
+use crate::observe::metrics::Metrics;
+
+const BUFFER: usize = 1 << 20;
+
+/// A lane over a stream, its owner's end, and the bytes that are on their way.
+struct Bench {
+    lane: Lane,
+    owner: Channel,
+    ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
+    feed: Feed,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let metrics = Arc::new(Metrics::new("a").unwrap());
+        let bytes_out = metrics.forward_bytes_out_total.clone();
+        let mut lane = Lane::new("b".into(), 1, bytes_out);
+        let (near, owner, _) = pair();
+        lane.connect(near);
+        let limits = CallerLimits {
+            buffer_bytes: BUFFER,
+            slow_timeout: Duration::from_secs(5),
+        };
+        let names = Names {
+            targets: Vec::new(),
+            command_id: "c-1".to_owned(),
+        };
+        let counted = MetricsOfCommands::new(Arc::clone(&metrics)).of("shell");
+        let fanout = Fanout::new(names, counted, &Callers::new(limits), 60 * PARTING);
+        Self {
+            lane,
+            owner,
+            ledger: Ledger::new(Arc::clone(&metrics), false),
+            metrics,
+            feed: Feed::new(&fanout),
+        }
+    }
+
+    /// A frame of answers comes; how many bytes it has for its owner.
+    fn answers(&mut self, len: usize) -> usize {
+        let entries = Bytes::from(vec![0; len]);
+        let bytes = encode_answers(&entries).len();
+        let load = self.ledger.hold(len);
+        self.lane.answers(entries, load, bytes);
+        bytes
+    }
+
+    /// What has come is handed on.
+    fn deliver(&mut self) {
+        let cx = Context::from_waker(std::task::Waker::noop());
+        self.lane.deliver(0, &self.feed, &cx);
+    }
+
+    fn dispatch(&mut self, agent: &str) {
+        let command = Bytes::from_static(b"command");
+        let frame = self.lane.next_dispatch(&command, vec![agent.to_owned()]);
+        let load = self.ledger.load(frame.len(), &Routing::default()).unwrap();
+        self.lane.dispatch(frame, load, ForwardOpen::default());
+    }
+
+    fn on_their_way(&self) -> i64 {
+        self.metrics.forward_inflight_bytes.get()
+    }
+
+    /// Everything that the owner has got.
+    fn heard(&mut self) -> Vec<Kind> {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut all = Vec::new();
+        while let Poll::Ready(next) = self.owner.source.poll_next(&mut cx) {
+            all.push(decode(next.unwrap().unwrap()).unwrap());
+        }
+        all
+    }
+}
+
+fn dispatched(agent: &str, with_command: bool) -> Kind {
+    Kind::Dispatch(ForwardDispatch {
+        command: with_command.then(|| Bytes::from_static(b"command")),
+        agent_ids: vec![agent.to_owned()],
+    })
+}
+
+fn marker() -> Kind {
+    Kind::Open(ForwardOpen::default())
+}
+
+#[tokio::test]
+async fn fwd_8_the_command_is_sent_again_when_the_owner_says_it_never_had_it() {
+    let mut b = Bench::new();
+    b.dispatch("1");
+    assert_eq!(b.heard(), [marker(), dispatched("1", true)]);
+    assert!(b.on_their_way() > 0);
+    b.lane.resumed(0, 1);
+    assert_eq!(b.on_their_way(), 0, "nothing of it is on its way");
+    b.dispatch("2");
+    assert_eq!(b.heard(), [dispatched("2", true)], "and no second marker");
+    b.dispatch("3");
+    b.lane.resumed(1, 1);
+    b.dispatch("4");
+    let again = [dispatched("3", false), dispatched("4", false)];
+    assert_eq!(b.heard(), again);
+}
+
+#[tokio::test]
+async fn fwd_2_the_owner_is_told_when_it_counts_as_much_as_it_waits_for() {
+    let mut b = Bench::new();
+    let (mut kept, mut frames) = (0, 0);
+    while kept < TELL {
+        assert!(b.heard().is_empty(), "told after {frames} frames");
+        kept += b.answers(10);
+        frames += 1;
+        b.deliver();
+    }
+    let told = Kind::Received(ForwardReceived { count: frames });
+    assert_eq!(b.heard(), [told]);
+}
+
+#[test]
+fn fwd_2_an_owner_that_does_not_wait_for_the_caller_keeps_no_bound() {
+    let mut b = Bench::new();
+    let fill = |b: &mut Bench| {
+        let mut came = 0;
+        while b.lane.has_room() {
+            came += b.answers(1 << 10);
+        }
+        came
+    };
+    let frame = 1 << 11;
+    let one_window = WINDOW..WINDOW + frame;
+    assert!(one_window.contains(&fill(&mut b)));
+    // The owner of a session that goes on does not count what has come.
+    b.lane.resume();
+    assert!(one_window.contains(&fill(&mut b)));
+    b.lane.resume();
+    let came = fill(&mut b);
+    assert!(one_window.contains(&came));
+}
+
+#[tokio::test]
+async fn fwd_2_the_owner_is_told_after_some_dispatches_without_answers() {
+    let mut b = Bench::new();
+    for frame in 1..=TELL_FRAMES {
+        assert!(b.heard().is_empty(), "told before {frame}");
+        b.lane.frame(10);
+        b.deliver();
+    }
+    let count = TELL_FRAMES.into();
+    let told = Kind::Received(ForwardReceived { count });
+    assert_eq!(b.heard(), [told]);
+}
