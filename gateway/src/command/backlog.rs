@@ -62,6 +62,13 @@ pub(super) enum NoRoom {
     Pool,
 }
 
+/// Room for one answer; it is counted as if the answer waited.
+#[must_use]
+pub(super) struct Room {
+    target: u32,
+    beyond: bool,
+}
+
 struct Waiting {
     target: u32,
     what: What,
@@ -124,10 +131,10 @@ impl Backlog {
         !self.beyond.is_empty()
     }
 
-    /// Queues an agent's answer if there is room. One is always taken when none waits: an answer
-    /// larger than the bound passes alone, and a caller that reads goes on when others do not.
-    pub(super) fn offer(&mut self, target: u32, frame: &Bytes) -> Result<(), NoRoom> {
-        let len = frame.len();
+    /// Room for an agent's answer of `len` bytes, if there is any. There always is when none waits:
+    /// an answer larger than the bound passes alone, and a caller that reads goes on when others do
+    /// not.
+    pub(super) fn room(&mut self, target: u32, len: usize) -> Result<Room, NoRoom> {
         let alone = self.bytes == 0;
         let beyond = !alone && self.bytes + len > self.bound;
         let has = self.beyond.get(&target).map_or(0, |agent| agent.bytes);
@@ -146,13 +153,16 @@ impl Backlog {
             self.beyond.entry(target).or_default().bytes += len;
         }
         self.bytes += len;
-        let frame = frame.clone();
-        let what = What::Answer { frame, beyond };
-        self.queue.push_back(Waiting { target, what });
-        Ok(())
+        Ok(Room { target, beyond })
     }
 
-    /// Has `owner` woken when [`Self::offer`] may accept the `len` bytes it has just refused.
+    /// Queues the answer that there is room for.
+    pub(super) fn put(&mut self, Room { target, beyond }: Room, frame: Bytes) {
+        let what = What::Answer { frame, beyond };
+        self.queue.push_back(Waiting { target, what });
+    }
+
+    /// Has `owner` woken when [`Self::room`] may grant the `len` bytes it has just refused.
     pub(super) fn wait(&mut self, target: u32, len: usize, why: NoRoom, owner: &Waker) {
         let agent = self.beyond.entry(target).or_default();
         agent.owner = Some(owner.clone());

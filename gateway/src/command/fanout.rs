@@ -17,7 +17,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
-use super::backlog::{Backlog, Names, NoRoom};
+use super::backlog::{Backlog, Names, NoRoom, Room};
 use super::callers::{CallerLimits, Callers, STALL};
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
@@ -49,7 +49,7 @@ enum End {
 
 /// What became of something for the backlog.
 enum TakenIn {
-    Yes,
+    Yes(Room),
     No(NoRoom),
     /// The caller has not read for too long.
     GivenUp,
@@ -177,7 +177,11 @@ impl Fanout {
     /// Whether answers still count. What comes after the timeout does not, also when nobody has
     /// looked at the clock yet (CMD-9).
     fn is_open(&self, state: &State) -> bool {
-        state.end.is_none() && Instant::now() < self.deadline
+        self.is_open_at(state, Instant::now())
+    }
+
+    fn is_open_at(&self, state: &State, now: Instant) -> bool {
+        state.end.is_none() && now < self.deadline
     }
 
     fn queue(&self, mut state: MutexGuard<'_, State>, add: impl FnOnce(&mut Backlog)) {
@@ -187,24 +191,25 @@ impl Fanout {
         wake(caller);
     }
 
-    /// Takes the reply, or drops it because nobody wants it. False: there is no room; `owner` is
-    /// woken when there may be.
-    fn offer(&self, target: u32, reply: &Reply, owner: Option<&Waker>) -> bool {
+    /// Takes the reply, or drops it because nobody wants it. Gives it back when there is no room;
+    /// `owner` is woken when there may be.
+    fn offer(&self, target: u32, reply: Reply, owner: Option<&Waker>) -> Result<(), Reply> {
+        let now = Instant::now();
         let mut state = self.state();
-        if !self.is_open(&state) || !state.tracker.is_open(target) {
-            return true;
+        if !self.is_open_at(&state, now) || !state.tracker.is_open(target) {
+            return Ok(());
         }
-        match self.take_in(&mut state, target, &reply.frame, owner) {
-            TakenIn::Yes => {}
+        match self.take_in(&mut state, target, reply.frame.len(), now, owner) {
+            TakenIn::Yes(room) => state.backlog.put(room, reply.frame),
             TakenIn::No(why) => {
                 drop(state);
                 self.press(why);
-                return false;
+                return Err(reply);
             }
             TakenIn::GivenUp => {
                 drop(state);
                 self.finish(End::SlowCaller);
-                return true;
+                return Ok(());
             }
         }
         if reply.terminal.is_some() {
@@ -213,36 +218,38 @@ impl Fanout {
         let caller = state.caller.take();
         drop(state);
         if let Some(status) = reply.terminal {
-            self.metrics.terminal(status, self.started.elapsed());
+            self.metrics.terminal(status, now - self.started);
         }
         wake(caller);
-        true
+        Ok(())
     }
 
-    /// Puts what came from `source` into the backlog; `owner` is woken when there may be room.
+    /// Room in the backlog for `len` bytes from `source`; `owner` is woken when there may be some.
     fn take_in(
         &self,
         state: &mut State,
         source: u32,
-        frame: &Bytes,
+        len: usize,
+        now: Instant,
         owner: Option<&Waker>,
     ) -> TakenIn {
-        let refused = state.backlog.offer(source, frame).err();
+        let room = state.backlog.room(source, len);
         if owner.is_none() {
-            state.came += frame.len();
+            state.came += len;
         }
-        let now = Instant::now();
         state.idle_since.get_or_insert(now);
         if self.judge_caller(state, now) {
             return TakenIn::GivenUp;
         }
-        let Some(why) = refused else {
-            return TakenIn::Yes;
-        };
-        if let Some(owner) = owner {
-            state.backlog.wait(source, frame.len(), why, owner);
+        match room {
+            Ok(room) => TakenIn::Yes(room),
+            Err(why) => {
+                if let Some(owner) = owner {
+                    state.backlog.wait(source, len, why, owner);
+                }
+                TakenIn::No(why)
+            }
         }
-        TakenIn::No(why)
     }
 
     fn press(&self, why: NoRoom) {
@@ -422,7 +429,7 @@ async fn watch_caller(fanout: Weak<Fanout>) {
 }
 
 impl ReplySink for Fanout {
-    fn try_reply(&self, target: u32, reply: &Reply) -> bool {
+    fn give(&self, target: u32, reply: Reply) -> Result<(), Reply> {
         self.offer(target, reply, None)
     }
 
@@ -432,10 +439,9 @@ impl ReplySink for Fanout {
         reply: &'a Reply,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(std::future::poll_fn(move |cx| {
-            if self.offer(target, reply, Some(cx.waker())) {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
+            match self.offer(target, reply.clone(), Some(cx.waker())) {
+                Ok(()) => Poll::Ready(()),
+                Err(_) => Poll::Pending,
             }
         }))
     }

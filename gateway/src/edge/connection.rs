@@ -95,6 +95,8 @@ pub(crate) struct Connection {
     sessionless_ms: AtomicU64,
     held: AtomicUsize,
     answers: Mutex<AnswerLedger>,
+    /// Whether `answers` holds any, for whoever looks often.
+    answers_wait: AtomicBool,
     signal: AtomicU8,
     flooded: AtomicBool,
     turn: Turn,
@@ -125,6 +127,7 @@ impl Connection {
             sessionless_ms: AtomicU64::new(0),
             held: AtomicUsize::new(0),
             answers: Mutex::default(),
+            answers_wait: AtomicBool::new(false),
             signal: AtomicU8::new(Signal::Serve as u8),
             flooded: AtomicBool::new(false),
             turn: Turn::default(),
@@ -353,7 +356,7 @@ impl Connection {
 
     /// Whether a piece of an answer waits, so that the driver looks again soon.
     pub(crate) fn has_answers(&self) -> bool {
-        !self.answers().is_empty()
+        self.answers_wait.load(Ordering::Relaxed)
     }
 
     /// `data` as it is to be handed to HTTP/2: watched until HTTP/2 lets go of it, which is when
@@ -362,6 +365,7 @@ impl Connection {
         let (id, first) = {
             let mut answers = self.answers();
             let first = answers.is_empty();
+            self.answers_wait.store(true, Ordering::Relaxed);
             (answers.hand_over(Instant::now()), first)
         };
         if first {
@@ -391,7 +395,10 @@ impl AsRef<[u8]> for Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.connection.answers().taken(self.id, Instant::now());
+        let mut answers = self.connection.answers();
+        answers.taken(self.id, Instant::now());
+        let waits = &self.connection.answers_wait;
+        waits.store(!answers.is_empty(), Ordering::Relaxed);
     }
 }
 

@@ -18,7 +18,7 @@ use tracing::debug;
 use super::close::CloseReason;
 use super::connection::{Connection, Signal, Verdict};
 use super::flood;
-use super::tasks::{Served, Tasks};
+use super::tasks::{Tasks, Woken};
 
 /// An idle peer that was sent GOAWAY has this long to leave by itself.
 const LEAVE_TIME: Duration = Duration::from_secs(3);
@@ -41,28 +41,30 @@ pub(super) async fn drive<C>(
         check: pin!(sleep_until(connection.first_check())),
         seen: Signal::Serve,
         leaving: None,
-        served_woken: Served::of(connection),
+        served_woken: Woken::of(connection),
+        check_woken: Woken::of(connection),
     };
     // What the runtime's tasks are woken for is to have its turn before this.
     let looks = if tasks.is_some() { LOOKS } else { 1 };
     let for_tasks = Waker::from(Arc::clone(connection));
     let for_served = Waker::from(Arc::clone(&driver.served_woken));
+    let for_check = Waker::from(Arc::clone(&driver.check_woken));
     let ended = poll_fn(|cx| {
         connection.turn().begin();
         for _ in 0..looks {
             if let Some(tasks) = &mut tasks {
-                // None left is no reason to end.
-                let _ = tasks.poll(&mut Context::from_waker(&for_tasks));
+                tasks.run(&mut Context::from_waker(&for_tasks));
             }
             // After them: what one of them ends is not served any more.
-            if driver.judge(cx).is_ready() {
+            let for_check = &mut Context::from_waker(&for_check);
+            if driver.judge(cx, for_check).is_ready() {
                 return Poll::Ready(Ok(()));
             }
             let served = driver.serve(&mut Context::from_waker(&for_served), tasks.is_some());
             if served.is_ready() {
                 return served;
             }
-            driver.watch_answers(cx);
+            driver.watch_answers(for_check);
             if connection.turn().end() {
                 return Poll::Pending;
             }
@@ -89,12 +91,13 @@ struct Driver<'a, C> {
     seen: Signal,
     /// Why it was sent GOAWAY by its verdict.
     leaving: Option<CloseReason>,
-    served_woken: Arc<Served>,
+    served_woken: Arc<Woken>,
+    check_woken: Arc<Woken>,
 }
 
 impl<C: GracefulConnection> Driver<'_, C> {
     /// Does what the signals and the verdict say. Ready: the connection ends.
-    fn judge(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn judge(&mut self, cx: &mut Context<'_>, for_check: &mut Context<'_>) -> Poll<()> {
         if let Poll::Ready(signal) = self.connection.poll_signal(cx, self.seen) {
             self.seen = signal;
             match signal {
@@ -103,7 +106,9 @@ impl<C: GracefulConnection> Driver<'_, C> {
                 Signal::Drain | Signal::Serve => self.drain(),
             }
         }
-        while self.check.as_mut().poll(cx).is_ready() {
+        // A timer costs more than a look whether it has gone off.
+        let check_woken = self.check_woken.take();
+        while check_woken && self.check.as_mut().poll(for_check).is_ready() {
             match self.connection.verdict(Instant::now()) {
                 // What it subscribes meanwhile comes too late: its calls would go elsewhere.
                 _ if self.leaving == Some(CloseReason::Unregistered) => return Poll::Ready(()),
@@ -130,12 +135,12 @@ impl<C: GracefulConnection> Driver<'_, C> {
 
     fn drain(&mut self) {
         self.served.as_mut().drain();
-        self.served_woken.wake_next();
+        self.served_woken.set();
     }
 
     /// Serves the connection, if that was woken. Ready: it has ended.
     fn serve(&mut self, cx: &mut Context<'_>, after_tasks: bool) -> Poll<Result<(), hyper::Error>> {
-        if !self.served_woken.was_woken() {
+        if !self.served_woken.take() {
             return Poll::Pending;
         }
         if !after_tasks {
@@ -148,15 +153,15 @@ impl<C: GracefulConnection> Driver<'_, C> {
     }
 
     /// An answer that was handed over just now has to be watched.
-    fn watch_answers(&mut self, cx: &mut Context<'_>) {
+    fn watch_answers(&mut self, for_check: &mut Context<'_>) {
         if !self.connection.has_answers() {
             return;
         }
         let soon = Instant::now() + self.connection.limits().answer_patience;
         if self.check.deadline() > soon {
             self.check.as_mut().reset(soon);
-            if self.check.as_mut().poll(cx).is_ready() {
-                cx.waker().wake_by_ref();
+            if self.check.as_mut().poll(for_check).is_ready() {
+                for_check.waker().wake_by_ref();
             }
         }
     }

@@ -13,11 +13,10 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake};
+use std::task::{Context, Wake, Waker};
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::AtomicWaker;
-use futures_util::{FutureExt, future};
+use futures_util::FutureExt;
 use hyper::rt::Executor;
 
 use super::connection::Connection;
@@ -127,37 +126,54 @@ where
     }
 }
 
-/// The tasks that a connection's own task runs.
-#[derive(Debug)]
+/// The tasks that a connection's own task runs. There are few, at most the streams that one peer may
+/// have open and a session for each, so that whoever was woken is looked for one after the other.
 pub(super) struct Tasks {
-    running: FuturesUnordered<Task>,
+    waiting: Vec<Waiting>,
     connection: Arc<Connection>,
 }
 
+/// A task that has begun.
+struct Waiting {
+    task: Task,
+    woken: Arc<Woken>,
+    waker: Waker,
+}
+
 impl Tasks {
-    /// From now on tasks of this connection are run by whoever polls this.
+    /// From now on tasks of this connection are run by whoever runs this.
     pub(super) fn of(connection: &Arc<Connection>) -> Self {
         *connection.newcomers().lock() = Some(VecDeque::with_capacity(1));
         Self {
-            running: FuturesUnordered::new(),
+            waiting: Vec::new(),
             connection: Arc::clone(connection),
         }
     }
 
-    /// Runs those that were woken. Ready: there is none left.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            while let Some(mut newcomer) = self.newcomer() {
-                // Most calls are answered at once, and need no place among those that wait.
-                if newcomer.as_mut().poll(cx).is_pending() {
-                    // It is polled there once more, which tells it whom to wake from now on.
-                    self.running.push(newcomer);
-                }
+    /// Runs those that were woken, and those that came, each once. `cx` is told when a newcomer has
+    /// more to do.
+    pub(super) fn run(&mut self, cx: &mut Context<'_>) {
+        while let Some(mut newcomer) = self.newcomer() {
+            // Most calls are answered at once, and need no place among those that wait.
+            if newcomer.as_mut().poll(cx).is_pending() {
+                // It is polled there once more, which tells it whom to wake from now on.
+                let woken = Woken::of(&self.connection);
+                self.waiting.push(Waiting {
+                    task: newcomer,
+                    waker: Waker::from(Arc::clone(&woken)),
+                    woken,
+                });
             }
-            match self.running.poll_next_unpin(cx) {
-                Poll::Ready(Some(())) => {}
-                Poll::Ready(None) => return Poll::Ready(()),
-                Poll::Pending => return Poll::Pending,
+        }
+        let mut at = 0;
+        while let Some(Waiting { task, woken, waker }) = self.waiting.get_mut(at) {
+            let ended = woken.take() && {
+                let cx = &mut Context::from_waker(waker);
+                task.as_mut().poll(cx).is_ready()
+            };
+            match ended {
+                true => drop(self.waiting.swap_remove(at)),
+                false => at += 1,
             }
         }
     }
@@ -168,31 +184,32 @@ impl Tasks {
 }
 
 impl Drop for Tasks {
-    /// The connection has ended, perhaps by a panic: its tasks end by themselves, as one of the
+    /// The connection has ended, perhaps by a panic: its tasks end by themselves, as those of the
     /// runtime.
     fn drop(&mut self) {
         self.connection.turn().stop();
         // Whoever comes later is a task of its own.
         let newcomers = self.connection.newcomers().lock().take();
-        let mut left = std::mem::take(&mut self.running);
-        left.extend(newcomers.into_iter().flatten());
         // Without a runtime everything ends.
-        if !left.is_empty()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(left.for_each(|()| future::ready(())));
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let waiting = self.waiting.drain(..).map(|waiting| waiting.task);
+        for task in waiting.chain(newcomers.into_iter().flatten()) {
+            runtime.spawn(task);
         }
     }
 }
 
-/// The task of the connection proper has something to do.
+/// Wakes the task of a connection, and says what for.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct Woken {
     woken: AtomicBool,
     connection: Arc<Connection>,
 }
 
-impl Served {
+impl Woken {
+    /// It was woken: nobody has looked yet.
     pub(super) fn of(connection: &Arc<Connection>) -> Arc<Self> {
         Arc::new(Self {
             woken: AtomicBool::new(true),
@@ -200,22 +217,24 @@ impl Served {
         })
     }
 
-    pub(super) fn was_woken(&self) -> bool {
+    /// Whether it was woken since the last time.
+    pub(super) fn take(&self) -> bool {
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
     }
 
-    pub(super) fn wake_next(&self) {
+    /// Has the next look find it woken.
+    pub(super) fn set(&self) {
         self.woken.store(true, Ordering::Release);
     }
 }
 
-impl Wake for Served {
+impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.store(true, Ordering::Release);
+        self.set();
         self.connection.turn().wake();
     }
 }

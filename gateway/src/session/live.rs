@@ -18,7 +18,7 @@ use tonic::Status;
 use super::clock::unix_ms;
 use super::epoch::Epoch;
 use super::mailbox::{Mailbox, MailboxLimits, NotDispatched};
-use super::replies::Waiter;
+use super::replies::{Waiter, Waiters};
 use super::table::Registration;
 use crate::edge::ConnectionKey;
 
@@ -134,7 +134,7 @@ impl Session {
     }
 
     /// The callers waiting for `command_id`.
-    pub(crate) fn waiters(&self, command_id: &[u8], terminal: bool) -> Vec<Waiter> {
+    pub(crate) fn waiters(&self, command_id: &[u8], terminal: bool) -> Option<Waiters> {
         self.mailbox().waiters(command_id, terminal)
     }
 

@@ -4,13 +4,14 @@
 //! for correlating answers with callers by command id. Pure: no task, no socket. Must never look
 //! into a command.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tonic::Status;
 
-use super::replies::Waiter;
+use super::outstanding::Outstanding;
+use super::replies::{Waiter, Waiters};
 
 /// Callers that wait for answers of one agent, whatever is queued. Each is a SendCommand that an
 /// operator holds open.
@@ -43,44 +44,11 @@ pub(crate) enum NotDispatched {
 pub(crate) struct Mailbox {
     queue: VecDeque<Bytes>,
     queued_bytes: usize,
-    outstanding: HashMap<Bytes, Waiters>,
+    outstanding: Outstanding,
     waiters: usize,
     sweep_at: usize,
     ended: Option<Status>,
     reader: Option<Waker>,
-}
-
-/// Nearly always one caller waits for a command id; CMD-12 allows several.
-enum Waiters {
-    One(Waiter),
-    Many(Vec<Waiter>),
-}
-
-impl Waiters {
-    fn add(&mut self, waiter: Waiter) {
-        match self {
-            Self::Many(list) => list.push(waiter),
-            Self::One(first) => *self = Self::Many(vec![first.clone(), waiter]),
-        }
-    }
-
-    fn as_slice(&self) -> &[Waiter] {
-        match self {
-            Self::One(waiter) => std::slice::from_ref(waiter),
-            Self::Many(list) => list,
-        }
-    }
-
-    /// Drops callers that left; false when none is left.
-    fn sweep(&mut self) -> bool {
-        match self {
-            Self::One(waiter) => !waiter.sink.is_over(),
-            Self::Many(list) => {
-                list.retain(|waiter| !waiter.sink.is_over());
-                !list.is_empty()
-            }
-        }
-    }
 }
 
 impl Mailbox {
@@ -88,7 +56,7 @@ impl Mailbox {
         Self {
             queue: VecDeque::new(),
             queued_bytes: 0,
-            outstanding: HashMap::new(),
+            outstanding: Outstanding::default(),
             waiters: 0,
             sweep_at: SWEEP_FLOOR,
             ended: None,
@@ -120,27 +88,16 @@ impl Mailbox {
         self.queued_bytes += frame.len();
         self.queue.push_back(frame);
         self.waiters += 1;
-        match self.outstanding.get_mut(command_id) {
-            Some(waiters) => waiters.add(waiter),
-            None => {
-                self.outstanding
-                    .insert(command_id.clone(), Waiters::One(waiter));
-            }
-        }
+        self.outstanding.add(command_id, waiter);
         Ok(self.reader.take())
     }
 
     fn sweep(&mut self) {
-        self.outstanding.retain(|_, waiters| waiters.sweep());
-        self.waiters = self
-            .outstanding
-            .values()
-            .map(|waiters| waiters.as_slice().len())
-            .sum();
+        self.outstanding.retain(Waiters::sweep);
+        let waiting = self.outstanding.iter();
+        self.waiters = waiting.map(|waiters| waiters.as_slice().len()).sum();
         self.sweep_at = SWEEP_FLOOR.max(self.waiters * 2);
-        if self.outstanding.len() < self.outstanding.capacity() / 4 {
-            self.outstanding.shrink_to_fit();
-        }
+        self.outstanding.shrink();
     }
 
     /// The next command for the stream, or the status it ends with.
@@ -161,25 +118,16 @@ impl Mailbox {
 
     /// The callers waiting for `command_id`, in the order they came. After a terminal frame none
     /// waits any more.
-    pub(crate) fn waiters(&mut self, command_id: &[u8], terminal: bool) -> Vec<Waiter> {
+    pub(crate) fn waiters(&mut self, command_id: &[u8], terminal: bool) -> Option<Waiters> {
         if !terminal {
-            return self
-                .outstanding
-                .get(command_id)
-                .map_or_else(Vec::new, |waiters| waiters.as_slice().to_vec());
+            return self.outstanding.get(command_id).cloned();
         }
-        let Some(waiters) = self.outstanding.remove(command_id) else {
-            return Vec::new();
-        };
+        let waiters = self.outstanding.remove(command_id)?;
         if self.outstanding.is_empty() && self.outstanding.capacity() > KEPT_ROOM {
-            self.outstanding = HashMap::new();
+            self.outstanding = Outstanding::default();
         }
-        let waiters = match waiters {
-            Waiters::One(waiter) => vec![waiter],
-            Waiters::Many(list) => list,
-        };
-        self.waiters -= waiters.len();
-        waiters
+        self.waiters -= waiters.as_slice().len();
+        Some(waiters)
     }
 
     /// Takes every caller out: their commands were lost. What is queued is dropped.
@@ -189,8 +137,8 @@ impl Mailbox {
         self.waiters = 0;
         self.sweep_at = SWEEP_FLOOR;
         let outstanding = std::mem::take(&mut self.outstanding);
-        outstanding
-            .into_values()
+        let waiting = outstanding.iter();
+        waiting
             .flat_map(|waiters| waiters.as_slice().to_vec())
             .collect()
     }
@@ -256,7 +204,7 @@ mod tests {
         send(&mut mailbox, "a", 60).unwrap();
         assert_eq!(send(&mut mailbox, "b", 41), Err(NotDispatched::Full(1)));
         send(&mut mailbox, "b", 40).unwrap();
-        assert!(mailbox.waiters(b"nobody", true).is_empty());
+        assert!(mailbox.waiters(b"nobody", true).is_none());
     }
 
     #[test]
@@ -274,9 +222,11 @@ mod tests {
         send(&mut mailbox, "a", 1).unwrap();
         send(&mut mailbox, "a", 1).unwrap();
         assert_eq!(mailbox.queued(), 2);
-        assert_eq!(mailbox.waiters(b"a", false).len(), 2);
-        assert_eq!(mailbox.waiters(b"a", true).len(), 2);
-        assert!(mailbox.waiters(b"a", true).is_empty());
+        for terminal in [false, true] {
+            let waiters = mailbox.waiters(b"a", terminal).unwrap();
+            assert_eq!(waiters.as_slice().len(), 2);
+        }
+        assert!(mailbox.waiters(b"a", true).is_none());
     }
 
     #[test]
@@ -322,8 +272,9 @@ mod tests {
             assert!(next(&mut mailbox).is_ready());
         }
         for id in 0..50_u32 {
-            let waiters = mailbox.waiters(id.to_string().as_bytes(), true);
-            let targets: Vec<_> = waiters.iter().map(|waiter| waiter.target).collect();
+            let waiters = mailbox.waiters(id.to_string().as_bytes(), true).unwrap();
+            let waiters = waiters.as_slice().iter();
+            let targets: Vec<_> = waiters.map(|waiter| waiter.target).collect();
             for staying in [id * 20, id * 20 + 10] {
                 assert!(targets.contains(&staying), "{staying} of {targets:?}");
             }

@@ -14,6 +14,7 @@ mod events;
 mod inbound;
 mod live;
 mod mailbox;
+mod outstanding;
 mod owner;
 mod pump;
 mod recovery;

@@ -23,7 +23,7 @@ use super::inbound::Inbound;
 use super::live::{Control, Session};
 use super::recovery::{NotRecovered, Recovery};
 use super::registry::Registry;
-use super::replies::{Reply, Waiter};
+use super::replies::{Reply, ReplySink, Waiter, Waiters};
 use super::roster::Roster;
 use super::supervisor::Supervisor;
 use crate::notify::Notifier;
@@ -166,11 +166,10 @@ fn deliver(
         return Ok(None);
     }
     let terminal = (peek.status != 0).then_some(peek.status);
-    let waiters = session.waiters(peek.command_id, terminal.is_some());
-    if waiters.is_empty() {
+    let Some(waiters) = session.waiters(peek.command_id, terminal.is_some()) else {
         debug!("frame of a command nobody waits for dropped");
         return Ok(None);
-    }
+    };
     let reply = Reply {
         frame: as_answer(session.agent_id(), &frame),
         terminal,
@@ -188,14 +187,14 @@ fn deliver(
 /// tells the callers that a terminal frame did not reach that the agent is lost (CMD-4): nobody
 /// else does, the mailbox has forgotten them.
 struct HandOver {
-    waiters: Vec<Waiter>,
+    waiters: Waiters,
     reply: Reply,
     /// Whose turn it is.
     next: usize,
 }
 
 impl HandOver {
-    fn new(waiters: Vec<Waiter>, reply: Reply) -> Self {
+    fn new(waiters: Waiters, reply: Reply) -> Self {
         Self {
             waiters,
             reply,
@@ -205,8 +204,15 @@ impl HandOver {
 
     /// Gives the reply to those who have room. False: the next one has none.
     fn go_on(&mut self) -> bool {
-        while let Some(Waiter { sink, target }) = self.waiters.get(self.next) {
-            if !sink.try_reply(*target, &self.reply) {
+        let waiters = self.waiters.as_slice();
+        while let Some(Waiter { sink, target }) = waiters.get(self.next) {
+            let is_last = self.next + 1 == waiters.len();
+            let given = match is_last {
+                // Never shared: nearly every reply has one caller.
+                true => give(sink, *target, &mut self.reply),
+                false => sink.try_reply(*target, &self.reply),
+            };
+            if !given {
                 return false;
             }
             self.next += 1;
@@ -216,7 +222,7 @@ impl HandOver {
 
     async fn finish(mut self) {
         while !self.go_on() {
-            let Waiter { sink, target } = &self.waiters[self.next];
+            let Waiter { sink, target } = &self.waiters.as_slice()[self.next];
             sink.reply_when_room(*target, &self.reply).await;
             self.next += 1;
         }
@@ -226,9 +232,24 @@ impl HandOver {
 impl Drop for HandOver {
     fn drop(&mut self) {
         if self.reply.terminal.is_some() {
-            for Waiter { sink, target } in &self.waiters[self.next..] {
+            for Waiter { sink, target } in &self.waiters.as_slice()[self.next..] {
                 sink.lost(*target);
             }
+        }
+    }
+}
+
+/// Gives the reply away. False: there is no room, and it stays.
+fn give(sink: &Arc<dyn ReplySink>, target: u32, reply: &mut Reply) -> bool {
+    let whole = Reply {
+        frame: std::mem::take(&mut reply.frame),
+        terminal: reply.terminal,
+    };
+    match sink.give(target, whole) {
+        Ok(()) => true,
+        Err(back) => {
+            *reply = back;
+            false
         }
     }
 }

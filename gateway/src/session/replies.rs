@@ -19,8 +19,16 @@ pub(crate) struct Reply {
 
 /// Takes the answers of one SendCommand.
 pub(crate) trait ReplySink: Send + Sync {
-    /// Takes the reply if there is room, or if nobody wants it any more. False: there is no room.
-    fn try_reply(&self, target: u32, reply: &Reply) -> bool;
+    /// Takes the reply if there is room, or if nobody wants it any more.
+    ///
+    /// # Errors
+    /// The reply: there is no room.
+    fn give(&self, target: u32, reply: Reply) -> Result<(), Reply>;
+
+    /// The same with a reply that others wait for as well. False: there is no room.
+    fn try_reply(&self, target: u32, reply: &Reply) -> bool {
+        self.give(target, reply.clone()).is_ok()
+    }
 
     /// Takes the reply as soon as there is room, or the caller has been given up (CMD-22).
     fn reply_when_room<'a>(
@@ -43,4 +51,38 @@ pub(crate) struct Waiter {
     pub(crate) sink: Arc<dyn ReplySink>,
     /// Which target of that SendCommand this agent is.
     pub(crate) target: u32,
+}
+
+/// All who wait for one command of an agent. Nearly always that is one; CMD-12 allows several.
+#[derive(Clone)]
+pub(crate) enum Waiters {
+    One(Waiter),
+    Many(Vec<Waiter>),
+}
+
+impl Waiters {
+    pub(super) fn add(&mut self, waiter: Waiter) {
+        match self {
+            Self::Many(list) => list.push(waiter),
+            Self::One(first) => *self = Self::Many(vec![first.clone(), waiter]),
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Waiter] {
+        match self {
+            Self::One(waiter) => std::slice::from_ref(waiter),
+            Self::Many(list) => list,
+        }
+    }
+
+    /// Drops callers that left; false when none is left.
+    pub(super) fn sweep(&mut self) -> bool {
+        match self {
+            Self::One(waiter) => !waiter.sink.is_over(),
+            Self::Many(list) => {
+                list.retain(|waiter| !waiter.sink.is_over());
+                !list.is_empty()
+            }
+        }
+    }
 }

@@ -78,13 +78,12 @@ impl Caller {
 }
 
 impl ReplySink for Caller {
-    fn try_reply(&self, target: u32, reply: &Reply) -> bool {
-        let room = !self.full.load(Ordering::Relaxed);
-        if room {
-            let mut replies = self.replies.lock().unwrap();
-            replies.push((target, reply.frame.clone()));
+    fn give(&self, target: u32, reply: Reply) -> Result<(), Reply> {
+        if self.full.load(Ordering::Relaxed) {
+            return Err(reply);
         }
-        room
+        self.replies.lock().unwrap().push((target, reply.frame));
+        Ok(())
     }
 
     fn reply_when_room<'a>(

@@ -14,6 +14,14 @@ impl Wake for Woken {
     }
 }
 
+impl Backlog {
+    fn offer(&mut self, target: u32, frame: &Bytes) -> Result<(), NoRoom> {
+        let room = self.room(target, frame.len())?;
+        self.put(room, frame.clone());
+        Ok(())
+    }
+}
+
 fn frame(fill: u8, len: usize) -> Bytes {
     Bytes::from(vec![fill; len])
 }

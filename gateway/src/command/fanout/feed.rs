@@ -33,14 +33,16 @@ impl Feed {
         let fanout = &*self.0;
         let mut state = fanout.state();
         // What comes later would keep its caller past its time for as long as more comes.
-        let is_late = Instant::now() >= fanout.deadline + LINGER;
+        let now = Instant::now();
+        let is_late = now >= fanout.deadline + LINGER;
         if is_late || state.gone || !matches!(state.end, None | Some(End::TimedOut)) {
             return true;
         }
         // Lanes are told apart from targets, which are counted from 0.
         let source = u32::MAX - lane as u32;
-        match fanout.take_in(&mut state, source, piece, Some(waker)) {
-            TakenIn::Yes => {
+        match fanout.take_in(&mut state, source, piece.len(), now, Some(waker)) {
+            TakenIn::Yes(room) => {
+                state.backlog.put(room, piece.clone());
                 state.came += piece.len();
                 let caller = state.caller.take();
                 drop(state);

@@ -84,7 +84,8 @@ fn answer(session: &Session, status: i32) {
         frame: frame.into(),
         terminal: (status != 0).then_some(status),
     };
-    for waiter in session.waiters(b"c-1", status != 0) {
+    let waiters = session.waiters(b"c-1", status != 0);
+    for waiter in waiters.iter().flat_map(|all| all.as_slice()) {
         assert!(waiter.sink.try_reply(waiter.target, &reply));
     }
 }

@@ -1,6 +1,5 @@
 use std::future::pending;
 use std::sync::atomic::AtomicUsize;
-use std::task::Waker;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -46,7 +45,7 @@ impl ByHand {
         turn.begin();
         turn.register(&Context::from_waker(&runtime));
         loop {
-            let _ = self.tasks.poll(&mut Context::from_waker(&tasks));
+            self.tasks.run(&mut Context::from_waker(&tasks));
             if turn.end() {
                 return;
             }

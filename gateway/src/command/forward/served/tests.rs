@@ -180,6 +180,7 @@ fn answer(session: &Session, output: &str, status: i32) -> bool {
         terminal: (status != 0).then_some(status),
     };
     let waiters = session.waiters(b"c-1", status != 0);
+    let waiters = waiters.as_ref().map_or(&[][..], |all| all.as_slice());
     let wanted = |waiter: &crate::session::Waiter| !waiter.sink.is_over();
     let is_wanted = waiters.iter().any(wanted);
     for waiter in waiters {
