@@ -15,7 +15,7 @@ use super::{AgentService, IdentityGate};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc, origin};
 use crate::observe::log::{limit, limited};
-use crate::session::Registration;
+use crate::session::{Kept, Registration};
 use crate::upstream::Rpc;
 
 /// Longest agent id, in bytes (REG-2).
@@ -88,7 +88,7 @@ impl AgentService {
                     .iter()
                     .map(|name| Box::from(&*text(name)))
                     .collect(),
-                request: observed.clone(),
+                request: Kept::from(&*observed),
                 peer: origin,
             };
             slot.commit(&Arc::from(session_id), registration)

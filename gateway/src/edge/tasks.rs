@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-use futures_util::task::AtomicWaker;
 use futures_util::FutureExt;
+use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 
 use super::connection::Connection;

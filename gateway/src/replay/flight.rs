@@ -112,7 +112,7 @@ impl Shared {
     }
 
     async fn replay(&self, entry: &Entry, session: &Session) -> Landing {
-        let request = session.registration.request.clone();
+        let request = session.registration.request.bytes();
         let deadline = Instant::now() + PERMIT_WAIT;
         let mut sent = false;
         let wanted = || {

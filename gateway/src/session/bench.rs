@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::kept::Kept;
 use super::registry::Registry;
 use super::table::{Registration, TableLimits};
 use crate::edge::ConnectionKey;
@@ -81,7 +82,7 @@ impl Sessions {
             agent_id: Arc::clone(&row.agent_id),
             hostname: Arc::from("host"),
             plugins: Arc::from([]),
-            request: Bytes::from_static(&[b'r'; 200]),
+            request: Kept::from(&[b'r'; 200][..]),
             peer: None,
         };
         let Ok(slot) = self.registry.reserve(row.connection, &row.agent_id) else {

@@ -87,7 +87,7 @@ pub(super) async fn recover(session: &Session, context: &OwnerContext) -> Result
 
 async fn present(session: &Session, context: &OwnerContext) -> Result<(), NotRecovered> {
     let _place = context.recovery.presenting.take().await;
-    let request = session.registration.request.clone();
+    let request = session.registration.request.bytes();
     let deadline = Instant::now() + context.upstream.call_timeout();
     // A newer session must not lose the agent to this one.
     let wanted = || context.registry.is_current(session);

@@ -12,11 +12,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::admission::Refusal;
 use super::epoch::{Epoch, EpochClock};
+use super::kept::Kept;
 use crate::edge::ConnectionKey;
 
 /// A reservation or a pending row is valid for this long (REG-8, REG-16).
@@ -32,7 +32,7 @@ pub(crate) struct Registration {
     /// Names only.
     pub(crate) plugins: Arc<[Box<str>]>,
     /// The request as it was sent upstream (REG-4), for replays.
-    pub(crate) request: Bytes,
+    pub(crate) request: Kept,
     /// The attributed address.
     pub(crate) peer: Option<IpAddr>,
 }

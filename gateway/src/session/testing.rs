@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::arriving::Arriving;
 use super::events::Events;
+use super::kept::Kept;
 use super::live::Session;
 use super::owner::OwnerContext;
 use super::recovery::Recovery;
@@ -30,7 +31,7 @@ pub(crate) fn registration(agent_id: &str) -> Registration {
         agent_id: Arc::from(agent_id),
         hostname: Arc::from("host"),
         plugins: Arc::from([]),
-        request: Bytes::from_static(b"request"),
+        request: Kept::from(&b"request"[..]),
         peer: None,
     }
 }

@@ -232,7 +232,7 @@ impl Pair {
             agent_id: agent_id(agent),
             hostname: Arc::from(""),
             plugins: Arc::from([]),
-            request: Bytes::new(),
+            request: Kept::from(&[][..]),
             peer: None,
         };
         let committed = self

@@ -19,7 +19,7 @@ fn registration(agent: &Arc<str>) -> Registration {
         agent_id: Arc::clone(agent),
         hostname: id("host"),
         plugins: Arc::from([]),
-        request: Bytes::from_static(b"request"),
+        request: Kept::from(&b"request"[..]),
         peer: None,
     }
 }
