@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -165,12 +166,16 @@ async fn shift_2_a_node_that_stops_moves_its_agents_first() {
     let migrations = &a.gateway.metrics().agent_migrations_total;
     let moved = migrations.with_label_values(&["draining"]);
     let (started, agents) = (Instant::now(), a.gateway.agents_connected());
-    let (report, ()) = tokio::join!(a.gateway.shutdown(), async {
-        let draining = async || b.page().await["members"][0]["draining"] == true;
-        while !draining().await {
-            tokio::time::sleep(LOOK).await;
+    let mut stopped = pin!(a.gateway.shutdown());
+    let mut was_draining = false;
+    let report = loop {
+        tokio::select! {
+            report = &mut stopped => break report,
+            () = tokio::time::sleep(LOOK) => {}
         }
-    });
+        was_draining |= b.page().await["members"][0]["draining"] == true;
+    };
+    assert!(was_draining, "its peers are told first");
     assert_eq!(report.unsent, 0);
     // Not as long as moving may take, since nobody was left.
     assert!(
