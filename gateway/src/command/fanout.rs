@@ -77,6 +77,8 @@ struct State {
     gone: bool,
     /// Who feeds it waits for its end.
     feeder: Option<Waker>,
+    /// The way to the caller is broken: what it does not take is not its fault.
+    cut_off: bool,
 }
 
 /// One SendCommand.
@@ -115,6 +117,7 @@ impl Fanout {
             feeds: 0,
             gone: false,
             feeder: None,
+            cut_off: false,
         };
         let fanout = Arc::new_cyclic(|me| Self {
             state: Mutex::new(state),
@@ -267,7 +270,17 @@ impl Fanout {
         if !std::mem::replace(&mut state.watched, true) {
             tokio::spawn(watch_caller(Weak::clone(&self.me)));
         }
-        now >= since + self.limits.patience(state.came)
+        !state.cut_off && now >= since + self.limits.patience(state.came)
+    }
+
+    /// The way to the caller is broken, or another has taken its place (FWD-8): its time does not
+    /// pass meanwhile, and begins anew.
+    pub(super) fn cut_off(&self, is_cut_off: bool) {
+        let mut state = self.state();
+        state.cut_off = is_cut_off;
+        let now = Instant::now();
+        state.idle_since = state.idle_since.map(|_| now);
+        state.full_since = state.full_since.map(|_| now);
     }
 
     /// When to look at the caller again; `None` when there is nothing to watch any more.
@@ -281,11 +294,15 @@ impl Fanout {
             }
         };
         let limits = &self.limits;
-        let until = since + limits.patience(state.came);
+        let (until, cut_off) = (since + limits.patience(state.came), state.cut_off);
         drop(state);
         let now = Instant::now();
+        let next = now + limits.slow_timeout / LOOKS;
+        if cut_off {
+            return Some(next);
+        }
         if now < until {
-            return Some(until.min(now + limits.slow_timeout / LOOKS));
+            return Some(until.min(next));
         }
         self.finish(End::SlowCaller);
         None

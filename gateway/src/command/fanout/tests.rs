@@ -296,6 +296,31 @@ async fn cmd_22_a_caller_that_16_mib_pass_by_has_a_quarter_of_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn fwd_8_cmd_22_a_caller_that_can_not_be_reached_has_its_time_when_it_can_be() {
+    let b = Bench::new(200);
+    b.fill(0);
+    b.fill(0);
+    sleep(SLOW / 2).await;
+    b.fanout.cut_off(true);
+    for target in 0..64 {
+        b.fanout.try_reply(target, &running(1 << 20));
+    }
+    sleep(SLOW * 3).await;
+    assert!(!b.fanout.is_over());
+
+    let b = Bench::new(2);
+    b.fill(0);
+    b.fill(0);
+    b.fanout.cut_off(true);
+    sleep(SLOW * 3).await;
+    b.fanout.cut_off(false);
+    sleep(SLOW - Duration::from_millis(1)).await;
+    assert!(!b.fanout.is_over());
+    sleep(SLOW / 5).await;
+    assert!(b.fanout.is_over());
+}
+
+#[tokio::test(start_paused = true)]
 async fn cmd_22_up_to_16_mib_it_has_its_whole_time() {
     let b = Bench::new(200);
     for target in 0..16 {

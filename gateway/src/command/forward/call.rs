@@ -352,10 +352,12 @@ impl Call {
                 Ok(())
             }
             Kind::End(end) => {
-                if end.code == tonic::Code::ResourceExhausted as u32 {
-                    self.feed.give_up();
+                // Whether the caller reads is judged here. What an owner has dropped because it was
+                // not taken in time is lost, and nothing else is (FWD-6).
+                match end.code == tonic::Code::ResourceExhausted as u32 {
+                    true => self.core.lost(id, now),
+                    false => self.core.ended(id, now),
                 }
-                self.core.ended(id, now);
                 Ok(())
             }
             Kind::Resumed(resumed) => {

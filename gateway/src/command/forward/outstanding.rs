@@ -299,7 +299,7 @@ impl Outstanding {
         Ok(())
     }
 
-    /// The owner says that the call is over: its time has passed, or nobody reads.
+    /// The owner says that the call is over, since its time has passed.
     pub(super) fn ended(&mut self, id: SessionId, now: Instant) {
         self.close(id, now, |state, _| match state {
             State::Waiting => Ended::NotConnected,

@@ -166,6 +166,7 @@ impl<'a> Serving<'a> {
             Event::Frame(Ok(None)) | Event::TimeOver => Err(Over::Done),
             Event::Frame(Err(_)) => {
                 *channel = None;
+                self.cut_off(true);
                 self.until = Some(Instant::now() + self.served().bounds().resume_grace);
                 Ok(())
             }
@@ -181,6 +182,13 @@ impl<'a> Serving<'a> {
                 Ok(())
             }
             Event::Attached(attach) => self.attach(attach, channel),
+        }
+    }
+
+    /// Whether answers have no way to the entry node, which is not the caller's fault.
+    fn cut_off(&self, is_cut_off: bool) {
+        if let Some(work) = &self.work {
+            work.fanout.cut_off(is_cut_off);
         }
     }
 
@@ -209,6 +217,7 @@ impl<'a> Serving<'a> {
             .rest()
             .for_each(|frame| next.sink.push(frame.clone()));
         self.log.handed();
+        self.cut_off(false);
         let is_idle = self.work.as_ref().is_none_or(|work| work.has_ended);
         let idle = self.served().bounds().idle_close;
         self.until = is_idle.then(|| Instant::now() + idle);

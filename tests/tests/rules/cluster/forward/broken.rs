@@ -14,6 +14,11 @@ struct Split {
 const GRACE: Duration = Duration::from_millis(1_500);
 
 async fn split() -> Split {
+    split_with(|_| ()).await
+}
+
+/// Both nodes set up so.
+async fn split_with(change: impl Fn(&mut Config)) -> Split {
     let server = server().await;
     let relay = Relay::start().await.expect("a relay");
     let config = |name| {
@@ -22,6 +27,7 @@ async fn split() -> Split {
         config.routing.connect_timeout = GRACE;
         // Gossip goes on, so nobody is believed to be dead.
         config.cluster.dead_after = PATIENCE;
+        change(&mut config);
         config
     };
     let mut a = config("a");
@@ -100,6 +106,42 @@ async fn fwd_6_sent_and_lost_before_an_answer_is_unknown_and_never_sent_again() 
         entry.lists(&[if from_dialler { "b" } else { "a" }]).await;
         assert!(agent.command_within(crate::support::WHILE).await.is_none());
     }
+}
+
+#[tokio::test]
+async fn fwd_8_a_link_that_breaks_under_a_slow_caller_costs_it_nothing() {
+    let split = split_with(|config| {
+        config.command.slow_caller_timeout = Duration::from_secs(1);
+        config.command.caller_buffer_bytes = 64 << 10;
+        config.routing.resume_grace = PATIENCE;
+    })
+    .await;
+    let (entry, owner) = split.roles(true);
+    let mut agent = known(owner, entry, "agent").await;
+    let operator = operator(entry).await;
+    let mut fanout = operator.send(&["agent"], command("c-1"), 60).await.unwrap();
+    agent.command().await.unwrap();
+    agent.answer(&running("c-1", "0")).await.unwrap();
+    fanout.entry().await.unwrap();
+    split.relay.cut();
+    let flood = tokio::spawn(async move {
+        let output = "x".repeat(64 << 10);
+        for _ in 0..20 {
+            agent.answer(&running("c-1", &output)).await.unwrap();
+        }
+        agent.answer(&success("c-1", "done")).await.unwrap();
+        agent
+    });
+    // Longer than a caller may take nothing.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    split.relay.heal();
+    let (entries, status) = fanout.rest().await.unwrap();
+    assert!(status.is_ok(), "{status}");
+    assert_eq!(entries.len(), 21);
+    assert_eq!(entries[20].response.output, "done");
+    assert_eq!(resumes(entry, "resumed").await, 1.0);
+    assert_eq!(owner.metric("command_slow_callers_total", &[]).await, 0.0);
+    soon("the flood", flood).await.unwrap();
 }
 
 #[tokio::test]
