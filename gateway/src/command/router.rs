@@ -196,10 +196,15 @@ impl Router {
         targets
     }
 
+    /// Whether a command without ids goes to the agents of all nodes (ADJ-5, VIS-7).
+    pub(crate) fn broadcasts_to_mesh(&self) -> bool {
+        self.forwarder.is_some() && self.local.broadcast() == config::Broadcast::Mesh
+    }
+
     /// Every agent that a command without ids goes to.
     async fn all(&self) -> Targets {
-        let mesh = self.local.broadcast() == config::Broadcast::Mesh;
-        let forwarder = self.forwarder.as_ref().filter(|_| mesh);
+        let forwarder = self.forwarder.as_ref();
+        let forwarder = forwarder.filter(|_| self.broadcasts_to_mesh());
         let elsewhere = match forwarder {
             Some(forwarder) => forwarder.all_elsewhere().await,
             None => Vec::new(),

@@ -23,6 +23,7 @@ use super::digest::SHARDS;
 use super::exchange::exchange;
 use super::inbox::{Rejected, Taken};
 use super::own::OwnAgents;
+use super::page::Page;
 use super::questions::Question;
 use super::seats::Seats;
 use super::shard::Seen;
@@ -144,6 +145,17 @@ impl Sharing {
     /// Every agent of one shard with the node that holds its newest session among the others.
     pub(crate) fn each_of(&self, shard: usize, each: &mut dyn FnMut(&str, Whereabouts)) {
         self.table.each_of(shard, each);
+    }
+
+    /// The first `most` agents behind `after` that other nodes hold, in the order of their ids, each
+    /// with its newest session there (MGMT-1). Looks at every row, in turns with other work.
+    pub(crate) async fn list(&self, after: &str, most: usize) -> Page {
+        let mut page = Page::new(after, most);
+        for shard in 0..SHARDS {
+            self.table.list(shard, &mut page);
+            tokio::task::yield_now().await;
+        }
+        page
     }
 
     /// What the agent is like, as the peer says that holds it now; `None`: none does, or it does not
