@@ -29,6 +29,7 @@ use super::table::Side;
 use super::{Closer, LinkUser, Mesh, unary};
 use crate::cluster::secret::random;
 use crate::config::{ClusterTls, Endpoint};
+use crate::observe::log::safe_text;
 use crate::pki::{self, Credentials, Snapshot};
 
 /// For the whole way from the look-up to the second proof.
@@ -45,6 +46,8 @@ pub(crate) struct Target {
     pub(crate) incarnation: u64,
     /// None: its address can't be read.
     pub(crate) address: Option<Endpoint>,
+    /// It may be gone any moment.
+    pub(crate) is_stopping: bool,
 }
 
 /// How this node dials.
@@ -65,13 +68,18 @@ type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Connected = (Identity, Calls, Driver);
 
 impl Dialler {
-    /// Makes a link and holds it until it ends. False: there was none; a failure is counted.
+    /// Makes a link and holds it until it ends. False: there was none; a failure is counted, unless
+    /// it is that of a peer that stops.
     pub(crate) async fn link(&self, target: &Target) -> bool {
         let outcome = timeout(PATIENCE, self.connect(target)).await;
         let (peer, calls, driver) = match outcome.unwrap_or(Err(Failure::Timeout)) {
             Ok(Some(connected)) => connected,
             // It met itself, at an address that was told in an earlier life.
             Ok(None) => return false,
+            Err(failure) if target.is_stopping => {
+                debug!(node = %safe_text(&*target.name), ?failure, "no link with a peer that stops");
+                return false;
+            }
             Err(failure) => {
                 self.mesh.failed(failure, &target.name);
                 return false;

@@ -160,6 +160,34 @@ async fn fwd_6_lost_after_an_answer_is_disconnected() {
 }
 
 #[tokio::test]
+async fn fwd_10_a_node_that_stops_is_linked_again_when_its_link_breaks() {
+    let split = split_with(|config| config.routing.resume_grace = PATIENCE).await;
+    let mut agent = known(&split.pair.b, &split.pair.a, "agent").await;
+    let operator = operator(&split.pair.a).await;
+    let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+    agent.command().await.unwrap();
+    let Split { pair, relay } = split;
+    let stopping = tokio::spawn(pair.b.gateway.shutdown());
+    stays_draining(&pair.a).await;
+    relay.cut();
+    becomes(&pair.a, "cluster_peers_connected", 0.0).await;
+    relay.heal();
+    agent.answer(&success("c-1", "done")).await.unwrap();
+    let (entries, status) = fanout.rest().await.unwrap();
+    assert!(status.is_ok());
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].response.output, "done");
+    assert_eq!(resumes(&pair.a, "resumed").await, 1.0);
+    soon("the stop", stopping).await.unwrap();
+    // Nobody is warned of a node that has stopped.
+    for reason in ["connect", "refused", "timeout"] {
+        let labels = [("reason", reason)];
+        let failures = pair.a.metric("cluster_connect_failures_total", &labels);
+        assert_eq!(failures.await, 0.0, "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn cluster_5_fwd_6_fwd_9_an_owner_that_is_not_linked_gets_nothing_and_fails_fast_then() {
     for from_dialler in [true, false] {
         let split = split().await;
