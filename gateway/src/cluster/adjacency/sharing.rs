@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::Request;
 use hyper::body::Incoming;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 use tracing::debug;
 use yuzu_proto::node::v1::AgentDescription;
@@ -30,15 +30,13 @@ use super::shard::Seen;
 use super::table::{Adjacency, Departed, NotHeard, Telling, Whereabouts};
 use super::wire::{Frames, pipe};
 use crate::cluster::link::handshake::Identity;
-use crate::cluster::link::{Calls, Failure, LinkUser, unary};
+use crate::cluster::link::{Calls, Carrier, Failure, LinkUser, keep_open};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::observe::log::{limit, limited, safe_text};
 use crate::observe::metrics::Metrics;
 use crate::session::{Change, Epoch, Event, Events, Follower, Registry, unix_ms};
 
-/// Between the end of a stream and the next over the same link.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// How often the figures are brought up to date.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 /// A peer that is asked about an agent has this long.
@@ -245,11 +243,9 @@ impl Sharing {
             debug!(%refused, "a peer's agents are not listened to");
             Failure::Refused
         })?;
-        let (sending, body) = pipe(None);
-        let request = unary::request(path::NODE_SHARE_AGENTS, tonic::body::Body::new(body))?;
-        let answer = calls.send_request(request).await;
-        let (head, body) = answer.map_err(|_| Failure::Refused)?.into_parts();
-        unary::judge(&head.headers)?;
+        let (sending, body) = pipe(calls.carrier().ok_or(Failure::Refused)?);
+        let body = tonic::body::Body::new(body);
+        let body = calls.stream(path::NODE_SHARE_AGENTS, body).await?;
         self.run(telling, Frames::of(body), sending).await;
         Ok(())
     }
@@ -262,13 +258,7 @@ impl LinkUser for Sharing {
         calls: Calls,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
-            loop {
-                if let Err(failure) = self.open(&peer, calls.clone()).await {
-                    let node = safe_text(&*peer.name);
-                    debug!(%node, ?failure, "no stream of agents");
-                }
-                sleep(REOPEN_PAUSE).await;
-            }
+            keep_open(&peer, "agents", || self.open(&peer, calls.clone())).await;
         })
     }
 
@@ -288,7 +278,7 @@ impl LinkUser for Sharing {
                 return Some(grpc::refuse(status));
             }
         };
-        let (sending, body) = pipe(Some(Arc::clone(connection)));
+        let (sending, body) = pipe(Carrier::Answer(Arc::clone(connection)));
         let frames = Frames::of(request.into_body());
         tokio::spawn(async move { self.run(telling, frames, sending).await });
         Some(grpc::stream(body))

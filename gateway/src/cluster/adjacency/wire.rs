@@ -4,7 +4,6 @@
 //! and waits while the peer reads nothing. Must never know what a frame says.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use tonic::Status;
 use yuzu_proto::node::v1::AgentsFrame;
 use yuzu_proto::node::v1::agents_frame::Kind;
 
+use crate::cluster::link::Carrier;
 use crate::cluster::link::messages::Messages;
 use crate::edge::connection::Connection;
 use crate::edge::grpc;
@@ -46,16 +46,20 @@ pub(super) fn encode(kind: Kind) -> Bytes {
 }
 
 /// The sending half, and the body that it fills.
-pub(super) fn pipe(connection: Option<Arc<Connection>>) -> (mpsc::Sender<Bytes>, Sending) {
+pub(super) fn pipe(carrier: Carrier) -> (mpsc::Sender<Bytes>, Sending) {
     let (sender, frames) = mpsc::channel(1);
-    (sender, Sending { frames, connection })
+    let sending = Sending {
+        frames,
+        carrier: Some(carrier),
+    };
+    (sender, sending)
 }
 
 /// The body of a stream to a peer; it ends when the other half is dropped.
 pub(super) struct Sending {
     frames: mpsc::Receiver<Bytes>,
-    /// Of a peer that dialled: it notices when nothing is taken.
-    connection: Option<Arc<Connection>>,
+    /// None: it has ended.
+    carrier: Option<Carrier>,
 }
 
 impl Body for Sending {
@@ -66,11 +70,14 @@ impl Body for Sending {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Some(frame) = ready!(self.frames.poll_recv(cx)) else {
-            // An answer ends with its status, a request does not.
-            let answered = self.connection.take();
-            let end = answered.map(|_| Ok(Frame::trailers(grpc::ok_trailers())));
-            return Poll::Ready(end);
+        let next = ready!(self.frames.poll_recv(cx));
+        let frame = match (next, &self.carrier) {
+            (Some(frame), Some(carrier)) => Some(Frame::data(carrier.watch(frame))),
+            _ => self
+                .carrier
+                .take()
+                .and_then(|carrier| carrier.end())
+                .map(Frame::trailers),
         };
         let frame = match &self.connection {
             Some(connection) => connection.watch(frame),

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tonic::Status;
 use yuzu_proto::node::v1::ForwardOffer;
 
+use super::super::link::Carrier;
 use super::Registered;
 use crate::edge::connection::Connection;
 use crate::edge::grpc;
@@ -56,14 +57,14 @@ impl fmt::Debug for Sink {
 pub(super) struct Outgoing {
     state: Arc<Mutex<State>>,
     _alive: watch::Sender<()>,
-    /// Of a peer that dialled: it notices when nothing is taken.
-    connection: Option<Arc<Connection>>,
+    /// None: the peer has still to call for it.
+    carrier: Option<Carrier>,
     done: bool,
     kept: Option<Registered>,
 }
 
-/// Both halves; `connection` is that of a call which the body answers.
-pub(super) fn outgoing(connection: Option<Arc<Connection>>) -> (Sink, Outgoing) {
+/// Both halves.
+pub(super) fn outgoing(carrier: Option<Carrier>) -> (Sink, Outgoing) {
     let state = Arc::<Mutex<State>>::default();
     let (sender, alive) = watch::channel(());
     let sink = Sink {
@@ -73,7 +74,7 @@ pub(super) fn outgoing(connection: Option<Arc<Connection>>) -> (Sink, Outgoing) 
     let body = Outgoing {
         state,
         _alive: sender,
-        connection,
+        carrier,
         done: false,
         kept: None,
     };
@@ -105,6 +106,18 @@ impl Sink {
             };
             offers.push(grpc::frame(&offer.encode_to_vec()));
         }
+    }
+
+    /// Frames that HTTP/2 has not taken.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.state).frames.len()
+    }
+
+    /// Ends the stream behind what HTTP/2 has taken: nobody wants the rest.
+    pub(crate) fn abandon(&self) {
+        let rest = std::mem::take(&mut lock(&self.state).frames);
+        drop(rest);
+        self.end();
     }
 
     /// The peer is asked for the stream with the first push.
@@ -142,9 +155,9 @@ impl Drop for Sink {
 }
 
 impl Outgoing {
-    /// Answers a call of this connection.
-    pub(super) fn answering(mut self, connection: Arc<Connection>) -> Self {
-        self.connection = Some(connection);
+    /// The same, brought to the peer so.
+    pub(super) fn carried_by(mut self, carrier: Carrier) -> Self {
+        self.carrier = Some(carrier);
         self
     }
 
@@ -168,8 +181,8 @@ impl Body for Outgoing {
         }
         let mut state = lock(&me.state);
         if let Some(frame) = state.frames.pop_front() {
-            let frame = match &me.connection {
-                Some(connection) => connection.watch(frame),
+            let frame = match &me.carrier {
+                Some(carrier) => carrier.watch(frame),
                 None => frame,
             };
             return Poll::Ready(Some(Ok(Frame::data(frame))));
@@ -179,9 +192,8 @@ impl Body for Outgoing {
             return Poll::Pending;
         }
         me.done = true;
-        // An answer ends with its status, a request does not.
-        let end = me.connection.as_ref();
-        Poll::Ready(end.map(|_| Ok(Frame::trailers(grpc::ok_trailers()))))
+        let end = me.carrier.as_ref().and_then(Carrier::end);
+        Poll::Ready(end.map(|end| Ok(Frame::trailers(end))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -19,10 +19,11 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tracing::debug;
+use tracing::{debug, warn};
 use yuzu_proto::node::v1::ProveResponse;
 use yuzu_proto::path;
 
+use super::calls::Calls;
 use super::failure::Failure;
 use super::handshake::{Binding, Dialling, Identity};
 use super::table::Side;
@@ -61,8 +62,6 @@ pub(crate) struct Dialler {
     pub(crate) user: Arc<dyn LinkUser>,
 }
 
-/// Where calls to a peer begin.
-pub(crate) type Calls = http2::SendRequest<tonic::body::Body>;
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A proven peer, its connection and what moves the frames of it.
 type Connected = (Identity, Calls, Driver);
@@ -93,9 +92,12 @@ impl Dialler {
             Ok(_link) => {
                 tokio::select! {
                     () = driver => {}
+                    () = calls.stuck() => {
+                        warn!(node = %safe_text(&*peer.name), "Cluster: the peer takes nothing of what it is sent");
+                    }
                     // The closer was dropped.
                     _ = closed.changed() => {}
-                    () = Arc::clone(&self.user).dialled(peer, calls) => {}
+                    () = Arc::clone(&self.user).dialled(peer.clone(), calls.clone()) => {}
                 }
                 true
             }
@@ -178,12 +180,12 @@ impl Dialler {
             peer = self.shake(&mut calls, binding, target) => peer?,
             () = &mut driver => return Err(Failure::Refused),
         };
-        Ok(peer.map(|peer| (peer, calls, driver)))
+        Ok(peer.map(|peer| (peer, Calls::new(calls), driver)))
     }
 
     async fn shake(
         &self,
-        calls: &mut Calls,
+        calls: &mut http2::SendRequest<tonic::body::Body>,
         binding: Binding,
         target: &Target,
     ) -> Result<Option<Identity>, Failure> {
