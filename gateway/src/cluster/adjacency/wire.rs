@@ -17,7 +17,6 @@ use yuzu_proto::node::v1::agents_frame::Kind;
 
 use crate::cluster::link::Carrier;
 use crate::cluster::link::messages::Messages;
-use crate::edge::connection::Connection;
 use crate::edge::grpc;
 
 /// A frame is some 256 KiB of texts and a row beyond, with at most 1,024 rows around them.
@@ -31,11 +30,17 @@ impl Frames {
         Self(Messages::of(body, MAX_FRAME))
     }
 
-    /// The next frame; `None`: the stream is over, or what came is none. May be dropped and called
-    /// again.
+    /// The next frame; `None`: the stream is over, or what came is none. Frames of a kind that is not
+    /// known here are those of a later version, and passed over. May be dropped and called again.
     pub(super) async fn next(&mut self) -> Option<Kind> {
-        let message = self.0.next().await.ok()??;
-        AgentsFrame::decode(message).ok()?.kind
+        loop {
+            let message = self.0.next().await.ok()??;
+            let kind = AgentsFrame::decode(message).ok()?.kind;
+            if kind.is_some() {
+                return kind;
+            }
+            tokio::task::coop::consume_budget().await;
+        }
     }
 }
 
@@ -79,10 +84,6 @@ impl Body for Sending {
                 .and_then(|carrier| carrier.end())
                 .map(Frame::trailers),
         };
-        let frame = match &self.connection {
-            Some(connection) => connection.watch(frame),
-            None => frame,
-        };
-        Poll::Ready(Some(Ok(Frame::data(frame))))
+        Poll::Ready(frame.map(Ok))
     }
 }
