@@ -29,10 +29,6 @@ use crate::session::{Epoch, Registry};
 /// A peer has so long to end its half of a stream after it was refused.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// A peer may have so many streams that have not begun a session: as many as a node has sessions with
-/// one owner unless it is told otherwise.
-const MAX_WAITING: usize = 1_024;
-
 /// One session: the life of the entry node, and its number there.
 type Key = (Arc<str>, u64, u64);
 
@@ -245,12 +241,13 @@ impl Drop for Entered {
 impl Waiting {
     /// None: the peer has as many as it may have.
     fn of(served: &Arc<Served>, peer: &Arc<str>) -> Option<Self> {
+        let most = served.bounds().max_sessions_per_owner;
         let mut all = served.waiting();
-        let waiting = all.entry(Arc::clone(peer)).or_default();
-        if *waiting >= MAX_WAITING {
+        let waiting = all.get(peer).copied().unwrap_or_default();
+        if waiting >= most {
             return None;
         }
-        *waiting += 1;
+        all.insert(Arc::clone(peer), waiting + 1);
         drop(all);
         Some(Self {
             served: Arc::clone(served),
