@@ -28,6 +28,8 @@ pub(super) const TELL: usize = 64 << 10;
 pub(super) const WINDOW: usize = 4 * TELL;
 /// So is it after so many of its frames that are no answers.
 const TELL_FRAMES: u32 = 32;
+/// Handed on before other tasks get a turn.
+const DELIVERIES: usize = 1_024;
 /// A peer has so long to end its half of a stream that this side has ended.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -229,11 +231,16 @@ impl Lane {
         self.deliveries.is_empty()
     }
 
-    /// Hands on what the caller has room for.
-    pub(super) fn deliver(&mut self, lane: usize, feed: &Feed, cx: &Context<'_>) {
-        while let Some((delivery, bytes)) = self.deliveries.front() {
+    /// Hands on what the caller has room for. True: there may be more of it.
+    pub(super) fn deliver(&mut self, lane: usize, feed: &Feed, cx: &Context<'_>) -> bool {
+        for _ in 0..DELIVERIES {
+            let Some((delivery, bytes)) = self.deliveries.front() else {
+                return false;
+            };
             match delivery {
-                Delivery::Answers(entries, _) if !feed.offer(lane, entries, cx.waker()) => return,
+                Delivery::Answers(entries, _) if !feed.offer(lane, entries, cx.waker()) => {
+                    return false;
+                }
                 Delivery::Answers(..) | Delivery::Frame => {}
                 Delivery::Entry(target, reason) => feed.refuse(*target, *reason),
             }
@@ -248,6 +255,7 @@ impl Lane {
                 self.push(encode(Kind::Received(ForwardReceived { count })));
             }
         }
+        true
     }
 }
 

@@ -24,6 +24,7 @@ use super::super::running::Ticket;
 use super::super::{MAX_COMMAND, take_turns};
 use super::frames::{Kind, decode, encode, encode_answers};
 use super::log::Log;
+use super::outstanding::MAX_TARGETS;
 use super::served::{Entered, Served};
 use crate::cluster::{Channel, Lost};
 use crate::edge::grpc;
@@ -257,7 +258,11 @@ impl<'a> Serving<'a> {
             (Some(_), None) => {}
             (None, None) | (Some(_), Some(_)) => return Err(Reason::Malformed),
         }
-        let Some(work) = &self.work else {
+        let Some(work) = self
+            .work
+            .as_ref()
+            .filter(|_| dispatch.agent_ids.len() <= MAX_TARGETS)
+        else {
             return Err(Reason::Malformed);
         };
         self.dispatches += 1;

@@ -58,7 +58,7 @@ impl Bench {
     /// What has come is handed on.
     fn deliver(&mut self) {
         let cx = Context::from_waker(std::task::Waker::noop());
-        self.lane.deliver(0, &self.feed, &cx);
+        while self.lane.deliver(0, &self.feed, &cx) {}
     }
 
     fn dispatch(&mut self, agent: &str) {

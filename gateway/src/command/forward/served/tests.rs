@@ -322,7 +322,12 @@ async fn fwd_3_frames_that_make_no_sense_end_the_session() {
         command: None,
         ..dispatch(&["one"])
     };
+    let too_many = ForwardDispatch {
+        agent_ids: vec!["one".to_owned(); 2_049],
+        ..dispatch(&[])
+    };
     let sense = [
+        Kind::Dispatch(too_many),
         Kind::Dispatch(broken),
         Kind::Dispatch(without),
         Kind::Received(ForwardReceived { count: 1 }),
@@ -334,7 +339,7 @@ async fn fwd_3_frames_that_make_no_sense_end_the_session() {
         assert_eq!(a.refusal().await, Reason::Malformed);
         assert!(a.hear().await.is_none());
     }
-    assert_eq!(b.refused("malformed"), 4);
+    assert_eq!(b.refused("malformed"), 5);
     assert!(commands(&one).is_empty());
 }
 
