@@ -6,6 +6,7 @@
 //! what the messages say, nor bound how many channels there are: whoever opens them does.
 
 mod outgoing;
+mod room;
 mod source;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -33,8 +34,9 @@ use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 pub(crate) use outgoing::holding;
 use outgoing::{EARLY, Offer, Outgoing, Sink, outgoing};
+pub(crate) use room::{Room, Share};
 pub(crate) use source::{Lost, MAX_FRAME};
-use source::{Source, stream_of};
+use source::{MAX_FIRST, Source, stream_of};
 
 /// The number of an offer, in the call that takes it up.
 const OFFER: &str = "yuzu-offer";
@@ -53,7 +55,7 @@ pub(crate) struct Channel {
 
 /// Takes the channels that peers open.
 pub(crate) trait Acceptor: fmt::Debug + Send + Sync {
-    /// Must not wait.
+    /// Must not wait. Messages over it have at most 64 KiB until it says otherwise.
     fn accept(self: Arc<Self>, peer: Identity, channel: Channel);
 }
 
@@ -222,7 +224,8 @@ impl Channels {
         }
     }
 
-    fn accept(&self, peer: Identity, sink: Sink, source: Source) {
+    fn accept(&self, peer: Identity, sink: Sink, mut source: Source) {
+        source.limit(MAX_FIRST);
         let channel = Channel {
             sink,
             source,
@@ -309,12 +312,12 @@ impl LinkUser for Channels {
         let answering = || Carrier::Answer(Arc::clone(connection));
         let response = match request.uri().path() {
             path::NODE_FORWARD => {
-                let (sink, body) = outgoing(Some(Arc::clone(connection)));
+                let (sink, body) = outgoing(Some(answering()));
                 self.accept(peer.clone(), sink, Source::of(request.into_body()));
                 grpc::stream(body)
             }
             path::NODE_OFFERS => {
-                let (sink, mut body) = outgoing(Some(Arc::clone(connection)));
+                let (sink, mut body) = outgoing(Some(answering()));
                 body.keep(self.register(&peer.name, Way::Offer(peer.clone(), Arc::new(sink))));
                 grpc::stream(body)
             }

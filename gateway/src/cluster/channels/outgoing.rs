@@ -18,7 +18,6 @@ use yuzu_proto::node::v1::ForwardOffer;
 
 use super::super::link::Carrier;
 use super::Registered;
-use crate::edge::connection::Connection;
 use crate::edge::grpc;
 
 /// First frames of so many bytes go with the offer: a way and back is spared.
@@ -102,9 +101,11 @@ impl Sink {
         if let Some(Offer { number, offers }) = offer {
             let offer = ForwardOffer {
                 offer: number,
-                frames: if early { frames } else { Bytes::new() },
+                frames: if early { frames.clone() } else { Bytes::new() },
             };
-            offers.push(grpc::frame(&offer.encode_to_vec()));
+            let offer = grpc::frame(&offer.encode_to_vec());
+            // What counts the frames counts them as long as they lie there.
+            offers.push(holding(offer, frames));
         }
     }
 
@@ -206,5 +207,21 @@ impl Drop for Outgoing {
         // Whoever pushes still must not keep what goes nowhere.
         let rest = std::mem::take(&mut lock(&self.state).frames);
         drop(rest);
+    }
+}
+
+/// `data`, which holds `with` as long as anybody holds its bytes.
+pub(crate) fn holding<T: Send + 'static>(data: Bytes, with: T) -> Bytes {
+    Bytes::from_owner(Holding { data, _with: with })
+}
+
+struct Holding<T> {
+    data: Bytes,
+    _with: T,
+}
+
+impl<T> AsRef<[u8]> for Holding<T> {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
     }
 }

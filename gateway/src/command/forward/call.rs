@@ -369,8 +369,10 @@ impl Call {
                 self.refused_by(id);
                 self.core.refused(id, Ended::NotConnected);
             }
-            Err(Lost::NotSent) if !resuming => self.core.refused(id, Ended::NotConnected, now),
-            Ok(None) if !resuming => self.core.lost(id, now),
+            Err(Lost::NotSent) if !resuming => self.core.refused(id, Ended::NotConnected),
+            // The same would come again.
+            Err(Lost::NoMessage) => self.core.lost(id),
+            Ok(None) if !resuming => self.core.lost(id),
             Ok(None) | Err(Lost::Broken | Lost::NotSent) => self.core.broken(id, now),
         }
         self.lanes[id].hang_up();

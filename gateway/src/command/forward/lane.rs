@@ -18,7 +18,7 @@ use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::frames::{Kind, encode};
 use super::ledger::{Load, Seat};
-use crate::cluster::{Channel, Lost, MAX_FRAME};
+use crate::cluster::{Channel, Lost, MAX_FRAME, holding};
 
 /// The owner is told what was taken after so many bytes of its frames, prefixes included, as it
 /// counts them itself.
@@ -72,8 +72,9 @@ pub(super) struct Lane {
     pub(super) sent: Option<Instant>,
     /// Frames of the owner that came.
     pub(super) received: u64,
-    /// Of dispatches that are not written.
-    loads: VecDeque<Load>,
+    /// Of dispatches that are not written. Their frames hold them as well: a stream may keep one when
+    /// the session is over.
+    loads: VecDeque<Arc<Load>>,
     seat: Option<Seat>,
     line: Line,
     /// With the bytes of the frame that each was in.
@@ -143,14 +144,15 @@ impl Lane {
 
     /// Sends it, with the marker before it if the session has none yet.
     pub(super) fn dispatch(&mut self, mut frame: Bytes, load: Load, marker: ForwardOpen) {
-        self.loads.push_back(load);
+        let load = Arc::new(load);
+        self.loads.push_back(Arc::clone(&load));
         self.has_command = true;
         if !std::mem::replace(&mut self.is_marked, true) {
             self.sent = Some(Instant::now());
             // In one piece: they arrive together.
             frame = [encode(Kind::Open(marker)), frame].concat().into();
         }
-        self.push(frame);
+        self.push(holding(frame, load));
     }
 
     /// The oldest Dispatch arrived.
@@ -186,7 +188,7 @@ impl Lane {
         self.loads = VecDeque::new();
         if let Line::Open(channel) = std::mem::replace(&mut self.line, Line::None) {
             channel.sink.end();
-            tokio::spawn(timeout(PARTING, part(channel)));
+            tokio::spawn(part(channel));
         }
     }
 
@@ -259,9 +261,11 @@ impl Lane {
     }
 }
 
-/// Reads what the peer still says.
+/// Reads what the peer still says, for a while. What it has not taken then is not sent any more.
 async fn part(mut channel: Channel) {
-    while let Ok(Some(_)) = channel.source.next().await {}
+    let rest = async { while let Ok(Some(_)) = channel.source.next().await {} };
+    let _ = timeout(PARTING, rest).await;
+    channel.sink.abandon();
 }
 
 #[cfg(test)]

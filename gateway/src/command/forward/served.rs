@@ -20,7 +20,7 @@ use yuzu_proto::node::v1::{ForwardOpen, ForwardRefused, ForwardResume};
 use super::super::Router;
 use super::frames::{Kind, VERSION, decode, encode};
 use super::serving::{Attach, Serving};
-use crate::cluster::{Acceptor, Channel, Peer, Sharing};
+use crate::cluster::{Acceptor, Channel, Lost, Peer, Room, Sharing};
 use crate::config::Routing;
 use crate::observe::log::safe_text;
 use crate::observe::metrics::Metrics;
@@ -44,6 +44,8 @@ pub(crate) struct Served {
     waiting: Mutex<HashMap<Arc<str>, usize>>,
     /// Bytes that sessions keep for entry nodes that may not have them.
     pub(super) kept: Arc<AtomicUsize>,
+    /// Of commands, those that have not come as a whole included.
+    pub(super) commands: Room,
 }
 
 impl fmt::Debug for Served {
@@ -81,11 +83,13 @@ impl Served {
             sessions: Mutex::default(),
             waiting: Mutex::default(),
             kept: Arc::default(),
+            commands: Room::new(routing.max_inflight_bytes),
         })
     }
 
     /// Puts other bounds in force, for what comes from now on.
     pub(crate) fn retune(&self, routing: &Routing) {
+        self.commands.retune(routing.max_inflight_bytes);
         self.routing.store(Arc::new(routing.clone()));
     }
 
@@ -115,9 +119,9 @@ impl Served {
         let first = timeout(self.bounds().idle_close, channel.source.next()).await;
         let frame = match first {
             Ok(Ok(Some(message))) => decode(message),
+            Ok(Err(Lost::NoMessage)) | Err(_) => None,
             // It left before it had said anything.
             Ok(_) => return,
-            Err(_) => None,
         };
         match frame {
             Some(Kind::Open(marker)) => match self.judge(&peer, &marker) {
@@ -239,7 +243,7 @@ impl Drop for Entered {
 }
 
 impl Waiting {
-    /// None: the peer has as many as it may have.
+    /// None: the peer has as many as it may have sessions.
     fn of(served: &Arc<Served>, peer: &Arc<str>) -> Option<Self> {
         let most = served.bounds().max_sessions_per_owner;
         let mut all = served.waiting();

@@ -516,6 +516,38 @@ async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn fwd_3_what_is_larger_than_a_marker_is_refused_before_there_is_one() {
+    let b = Bench::new();
+    let one = b.connect("one");
+    let mut a = b.channel();
+    a.say(Kind::Open(ForwardOpen {
+        identity: "x".repeat(64 << 10),
+        ..marker()
+    }));
+    assert_eq!(a.refusal().await, Reason::NoMarker);
+    assert_eq!((b.refused("no_marker"), b.sessions()), (1, 0));
+    // Behind its marker a command is as large as any, and no larger.
+    let large = |len| {
+        let command = CommandRequest {
+            command_id: "c-1".to_owned(),
+            plugin: "x".repeat(len),
+            ..Default::default()
+        };
+        Kind::Dispatch(ForwardDispatch {
+            command: Some(command.encode_to_vec().into()),
+            ..dispatch(&["one"])
+        })
+    };
+    let mut a = b.open(1);
+    a.say(large(super::super::super::MAX_COMMAND - 64));
+    assert!(a.moved().await.is_empty());
+    assert_eq!(commands(&one).len(), 1);
+    let mut a = b.open(2);
+    a.say(large(6 << 20));
+    assert_eq!(a.refusal().await, Reason::Malformed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn fwd_2_dispatches_that_are_never_confirmed_end_the_session() {
     let b = Bench::new();
     let mut a = b.open(1);
@@ -550,4 +582,40 @@ async fn fwd_5_a_session_that_confirms_nothing_ends_with_its_time_and_grace() {
     assert_eq!(b.sessions(), 1);
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(b.sessions(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_commands_of_all_sessions_together_have_so_much_room() {
+    let b = Bench::new();
+    b.served.retune(&Routing {
+        max_inflight_bytes: 6 << 20,
+        ..Routing::default()
+    });
+    let large = || {
+        let command = CommandRequest {
+            command_id: "c-1".to_owned(),
+            plugin: "x".repeat(3 << 20),
+            ..Default::default()
+        };
+        Kind::Dispatch(ForwardDispatch {
+            command: Some(command.encode_to_vec().into()),
+            ..dispatch(&["gone"])
+        })
+    };
+    let mut a = b.open(1);
+    a.say(large());
+    assert_eq!(a.moved().await, [0]);
+    let mut more = b.open(2);
+    more.say(large());
+    assert_eq!(more.refusal().await, Reason::Limit);
+    assert_eq!(b.refused("limit"), 1);
+    let mut small = b.open(3);
+    small.say(Kind::Dispatch(dispatch(&["gone"])));
+    assert_eq!(small.moved().await, [0]);
+    drop((a, small));
+    tokio::task::yield_now().await;
+    assert_eq!(b.served.commands.held(), 0);
+    let mut a = b.open(4);
+    a.say(large());
+    assert_eq!(a.moved().await, [0]);
 }
