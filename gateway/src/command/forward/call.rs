@@ -64,6 +64,8 @@ enum Next {
     On(SessionId, Event),
     /// More targets.
     More,
+    /// The caller has taken what held a session back.
+    GoOn(SessionId),
     /// The caller has all that came.
     Delivered,
 }
@@ -121,6 +123,7 @@ impl Call {
                 Next::Due => self.core.tick(Instant::now()),
                 Next::On(id, Event::Opened) => self.opened(id),
                 Next::On(id, Event::Frame(frame)) => self.take(id, frame),
+                Next::GoOn(id) => self.core.hold_back(id, false, Instant::now()),
                 Next::More | Next::Delivered => {}
             }
             if self.coming.len() > 0 {
@@ -166,6 +169,11 @@ impl Call {
         }
         if self.is_over() {
             return Poll::Ready(Next::Delivered);
+        }
+        for (id, lane) in self.lanes.iter().enumerate() {
+            if self.core.is_held_back(id) && !lane.is_behind() {
+                return Poll::Ready(Next::GoOn(id));
+            }
         }
         let lanes = self.lanes.len();
         for step in 0..lanes {
@@ -392,6 +400,9 @@ impl Call {
                 lane.received += 1;
                 lane.frame(bytes);
                 lane.unload();
+                if lane.is_behind() {
+                    self.core.hold_back(id, true, now);
+                }
                 let look = |agent: &str| self.forwarder.look(agent);
                 self.core.written(id, &written.moved, look, now)
             }

@@ -28,6 +28,8 @@ pub(super) const TELL: usize = 64 << 10;
 pub(super) const WINDOW: usize = 4 * TELL;
 /// So is it after so many of its frames that are no answers.
 const TELL_FRAMES: u32 = 32;
+/// As many of them that wait for the caller are far fewer than an owner keeps.
+const BEHIND: usize = 64;
 /// Handed on before other tasks get a turn.
 const DELIVERIES: usize = 1_024;
 /// A peer has so long to end its half of a stream that this side has ended.
@@ -86,6 +88,8 @@ pub(super) struct Lane {
     taken: u64,
     taken_bytes: usize,
     taken_frames: u32,
+    /// Frames that the caller has nothing of, among what waits.
+    frames: usize,
     bytes_out: IntCounter,
 }
 
@@ -107,6 +111,7 @@ impl Lane {
             taken: 0,
             taken_bytes: 0,
             taken_frames: 0,
+            frames: 0,
             bytes_out,
         }
     }
@@ -219,7 +224,13 @@ impl Lane {
     /// A frame of so many bytes came that the caller has nothing of.
     pub(super) fn frame(&mut self, bytes: usize) {
         self.untaken += bytes;
+        self.frames += 1;
         self.deliveries.push_back((Delivery::Frame, bytes));
+    }
+
+    /// Whether so many of them wait behind answers that the owner had better not say more.
+    pub(super) fn is_behind(&self) -> bool {
+        self.frames >= BEHIND
     }
 
     /// A target has no answer, behind all that came.
@@ -249,7 +260,9 @@ impl Lane {
             self.taken += u64::from(!matches!(delivery, Delivery::Entry(..)));
             self.taken_bytes += bytes;
             self.untaken -= bytes;
-            self.taken_frames += u32::from(matches!(delivery, Delivery::Frame));
+            let is_frame = matches!(delivery, Delivery::Frame);
+            self.taken_frames += u32::from(is_frame);
+            self.frames -= usize::from(is_frame);
             self.deliveries.pop_front();
             if self.taken_bytes >= TELL || self.taken_frames >= TELL_FRAMES {
                 (self.taken_bytes, self.taken_frames) = (0, 0);

@@ -60,6 +60,8 @@ struct Session {
     dispatches: u64,
     /// Targets that have not ended.
     open: usize,
+    /// Nothing more is sent for now.
+    is_held_back: bool,
 }
 
 #[derive(Debug)]
@@ -166,6 +168,7 @@ impl Outstanding {
                     unwritten: VecDeque::new(),
                     dispatches: 0,
                     open: 0,
+                    is_held_back: false,
                 });
                 id
             }
@@ -187,7 +190,7 @@ impl Outstanding {
     /// Sends what waits for the session, if it is open, as far as it may be on its way.
     fn dispatch(&mut self, id: SessionId, now: Instant) {
         let session = &mut self.sessions[id];
-        if !matches!(session.phase, Phase::Open { .. }) {
+        if session.is_held_back || !matches!(session.phase, Phase::Open { .. }) {
             return;
         }
         while !session.waiting.is_empty() && session.unwritten.len() < MAX_UNWRITTEN {
@@ -205,6 +208,16 @@ impl Outstanding {
             self.actions.push(Action::Dispatch(id, slots));
         }
         self.look_idle(id, now);
+    }
+
+    /// Sends nothing more, as the caller has not taken what came, or goes on.
+    pub(super) fn hold_back(&mut self, id: SessionId, is_held_back: bool, now: Instant) {
+        self.sessions[id].is_held_back = is_held_back;
+        self.dispatch(id, now);
+    }
+
+    pub(super) fn is_held_back(&self, id: SessionId) -> bool {
+        self.sessions[id].is_held_back
     }
 
     fn look_idle(&mut self, id: SessionId, now: Instant) {

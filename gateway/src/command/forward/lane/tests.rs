@@ -188,3 +188,20 @@ async fn fwd_5_a_command_counts_as_long_as_a_stream_holds_it() {
     assert_eq!(b.on_their_way(), 0);
     assert!(b.heard_to_the_end().is_empty());
 }
+
+#[tokio::test]
+async fn fwd_2_a_slow_caller_is_behind_when_dispatches_wait_for_it() {
+    let mut b = Bench::new();
+    // More than the caller has room for.
+    while b.lane.is_delivered() {
+        b.answers(BUFFER);
+        b.deliver();
+    }
+    for _ in 1..BEHIND {
+        b.lane.frame(10);
+    }
+    assert!(!b.lane.is_behind());
+    b.lane.frame(10);
+    b.deliver();
+    assert!(b.lane.is_behind());
+}

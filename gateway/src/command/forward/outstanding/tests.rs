@@ -357,3 +357,16 @@ fn fwd_5_of_two_dispatches_the_one_that_found_no_room_was_not_sent() {
     b.written(0, &[0], Found::Nowhere);
     assert_eq!(b.actions(), [Action::Settle(MAX_TARGETS, Ended::Moved)]);
 }
+
+#[test]
+fn fwd_2_nothing_more_is_sent_while_the_caller_is_behind() {
+    let mut b = many(40 * MAX_TARGETS);
+    assert_eq!(b.actions().len(), MAX_UNWRITTEN);
+    b.core.hold_back(0, true, b.now);
+    for _ in 0..MAX_UNWRITTEN {
+        b.written(0, &[], Found::Nowhere);
+    }
+    assert!(b.core.is_held_back(0) && b.actions().is_empty());
+    b.core.hold_back(0, false, b.now);
+    assert_eq!(dispatched(&b.actions()), [MAX_TARGETS; 8]);
+}
