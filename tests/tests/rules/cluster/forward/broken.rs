@@ -200,11 +200,17 @@ async fn cluster_5_fwd_6_fwd_9_an_owner_that_is_not_linked_gets_nothing_and_fail
         let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
         ends_as(&mut fanout, "not_connected").await;
         assert!(started.elapsed() >= GRACE, "it waits for a link");
-        let started = tokio::time::Instant::now();
-        let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
-        ends_as(&mut fanout, "not_connected").await;
-        assert!(started.elapsed() < GRACE / 2, "and not again at once");
-        assert_eq!(outcome(entry, "not_connected").await, 2.0);
+        // For a second it does not wait again. A busy machine may take longer than that to ask.
+        let (mut sent, mut failed_fast) = (1, false);
+        while !failed_fast && sent < 6 {
+            let started = tokio::time::Instant::now();
+            let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+            ends_as(&mut fanout, "not_connected").await;
+            failed_fast = started.elapsed() < GRACE / 2;
+            sent += 1;
+        }
+        assert!(failed_fast);
+        assert_eq!(outcome(entry, "not_connected").await, f64::from(sent));
         split.relay.heal();
         becomes(entry, "cluster_peers_connected", 1.0).await;
         assert!(agent.command_within(crate::support::WHILE).await.is_none());
