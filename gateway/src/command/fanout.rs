@@ -14,11 +14,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
 use super::backlog::{Backlog, Names, NoRoom, Room};
 use super::callers::{CallerLimits, Callers, STALL};
+use super::drop_in_turns;
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
@@ -31,6 +33,9 @@ pub(super) use feed::Feed;
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// The watchdog looks so many times within a caller's whole time, as it may become shorter.
 const LOOKS: u32 = 10;
+
+/// Names of targets that are not let go of at once.
+const MANY: usize = 10_000;
 
 static SLOW_CALLER: limit::LineLimit = limit::LineLimit::per_second();
 
@@ -376,14 +381,19 @@ impl Fanout {
         let mut state = self.state();
         state.gone = true;
         let feeder = state.feeder.take();
+        let names = std::mem::take(&mut state.names);
         let rest = (
             state.backlog.clear(),
             std::mem::replace(&mut state.tracker, Tracker::new(0)),
-            std::mem::take(&mut state.names),
         );
         drop(state);
         wake(feeder);
         drop(rest);
+        if names.targets.len() > MANY
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(drop_in_turns(names.targets));
+        }
     }
 
     /// The next piece of the response body.

@@ -41,3 +41,11 @@ async fn take_long_turns(index: usize) {
         tokio::task::yield_now().await;
     }
 }
+
+/// Very many things are not let go of at once.
+async fn drop_in_turns<T>(all: impl IntoIterator<Item = T>) {
+    for (index, one) in all.into_iter().enumerate() {
+        take_long_turns(index).await;
+        drop(one);
+    }
+}

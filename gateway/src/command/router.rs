@@ -18,7 +18,7 @@ use super::forward::{Forwarded, Forwarder, Place};
 use super::local::{Dispatched, Local};
 use super::metrics::MetricsOfCommands;
 use super::running::{Running, Stopping, Ticket};
-use super::{take_long_turns, take_turns};
+use super::{drop_in_turns, take_long_turns, take_turns};
 use crate::config;
 use crate::observe::metrics::Metrics;
 use crate::session::{Registry, Session};
@@ -224,6 +224,7 @@ impl Router {
                 }
             }
         }
+        drop_in_turns(remote).await;
         targets
     }
 

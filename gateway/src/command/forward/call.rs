@@ -17,6 +17,7 @@ use yuzu_proto::node::v1::ForwardOpen;
 use yuzu_proto::node::v1::forward_refused::Reason;
 use yuzu_proto::wire::GRPC_PREFIX;
 
+use super::super::drop_in_turns;
 use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::super::local::{Dispatched, Local};
@@ -136,6 +137,12 @@ impl Call {
         }
         // The caller left, or nothing more can come: the owners forget it (FWD-8).
         self.lanes.iter_mut().for_each(Lane::close);
+        let Self {
+            core, coming, feed, ..
+        } = self;
+        drop(feed);
+        drop_in_turns(core.into_agents()).await;
+        drop_in_turns(coming).await;
     }
 
     fn is_over(&self) -> bool {

@@ -101,6 +101,12 @@ impl Outstanding {
         }
     }
 
+    /// What is to be let go of when the call is over.
+    pub(super) fn into_agents(self) -> impl Iterator<Item = Arc<str>> {
+        let agents = self.targets.into_iter().map(|target| target.agent);
+        agents.chain(self.by_agent.into_keys())
+    }
+
     /// More targets, each of another agent.
     pub(super) fn add(
         &mut self,
