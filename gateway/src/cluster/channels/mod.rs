@@ -252,6 +252,8 @@ impl Channels {
             let stream = Box::pin(stream_of(calls.begin(request)));
             let source = Source::awaiting(stream).behind(offer.frames);
             self.accept(peer.clone(), sink, source);
+            // A peer that offers without end does not keep its thread.
+            tokio::task::coop::consume_budget().await;
         }
         Ok(())
     }

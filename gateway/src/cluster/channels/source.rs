@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
+use tokio::task::coop::consume_budget;
 use tonic::{Code, Status};
 
 use super::super::link::messages::{Broken, Messages};
@@ -137,6 +138,13 @@ impl Source {
     /// As [`Self::poll_next`]; may be dropped and called again.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Lost> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// Reads to the end, in turns with other work, whatever comes.
+    pub(crate) async fn read_out(&mut self) {
+        while let Ok(Some(_)) = self.next().await {
+            consume_budget().await;
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::super::local::{Dispatched, Local};
 use super::answers::answers;
-use super::frames::{Kind, VERSION, decode};
+use super::frames::{Kind, VERSION, decode_of_owner};
 use super::lane::{Event, Lane, Opening};
 use super::ledger::Limit;
 use super::outstanding::{
@@ -369,7 +369,7 @@ impl Call {
                 let bytes_in = &self.forwarder.metrics.forward_bytes_in_total;
                 let bytes = GRPC_PREFIX + message.len();
                 bytes_in.inc_by(bytes as u64);
-                let taken = decode(message).ok_or(Foreign);
+                let taken = decode_of_owner(message).ok_or(Foreign);
                 if taken
                     .and_then(|kind| self.heed(id, kind, bytes, now))
                     .is_err()

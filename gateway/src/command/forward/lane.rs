@@ -276,8 +276,7 @@ impl Lane {
 
 /// Reads what the peer still says, for a while. What it has not taken then is not sent any more.
 async fn part(mut channel: Channel) {
-    let rest = async { while let Ok(Some(_)) = channel.source.next().await {} };
-    let _ = timeout(PARTING, rest).await;
+    let _ = timeout(PARTING, channel.source.read_out()).await;
     channel.sink.abandon();
 }
 

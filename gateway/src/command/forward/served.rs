@@ -200,10 +200,7 @@ impl Served {
         self.count_refused(reason);
         channel.sink.push(refused(reason));
         channel.sink.end();
-        let _ = timeout(PARTING, async {
-            while let Ok(Some(_)) = channel.source.next().await {}
-        })
-        .await;
+        let _ = timeout(PARTING, channel.source.read_out()).await;
     }
 
     fn count_refused(&self, reason: Reason) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use yuzu_proto::node::v1::forward_refused::Reason;
@@ -112,6 +113,8 @@ impl<'a> Serving<'a> {
         self.take_commands(&mut channel);
         let mut channel = Some(channel);
         loop {
+            // A peer that speaks without end does not keep its thread from others.
+            consume_budget().await;
             let event = self.next(&mut channel, &mut attached).await;
             let over = match self.heed(event, &mut channel).await {
                 Ok(()) => continue,

@@ -273,6 +273,11 @@ async fn fwd_6_an_owner_that_says_what_it_can_not_know_loses_its_targets_and_no_
         Kind::Answers(ForwardAnswers {
             entries: Bytes::from_static(b"not an answer"),
         }),
+        // Too many at once, and too many positions.
+        answers(&vec!["far"; 3_000], &running("c-1", "0123456789")),
+        Kind::Written(ForwardWritten {
+            moved: vec![0; 65 << 10],
+        }),
         Kind::Written(ForwardWritten { moved: vec![1] }),
         Kind::Resumed(ForwardResumed { dispatches: 1 }),
         Kind::Open(prey.peer.marker(1)),
