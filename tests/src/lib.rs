@@ -15,6 +15,7 @@ pub mod frames;
 pub mod http;
 pub mod metrics;
 pub mod operator;
+pub mod peer;
 pub mod process;
 pub mod random;
 pub mod raw;

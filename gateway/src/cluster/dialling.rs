@@ -16,19 +16,19 @@ impl Parts {
     pub(super) fn dial(self: &Arc<Self>, links: &mut JoinSet<bool>) {
         let targets: Vec<_> = {
             let view = self.view();
-            // One that is stopping would only refuse.
-            let staying = view.reachable().filter(|member| !member.labels.draining);
-            let staying = staying.map(|member| (&member.name, member.incarnation));
-            let wanted = self.mesh.due(staying);
-            let address = |name: &Arc<str>, incarnation: u64| {
-                let mut live = view.reachable();
-                let found = live.find(|m| m.name == *name && m.incarnation == incarnation);
-                found.and_then(|member| labels::endpoint(&member.address()))
-            };
-            let target = |(name, incarnation)| Target {
-                address: address(&name, incarnation),
-                name,
-                incarnation,
+            let lives = view.reachable();
+            // One that is stopping forwards until it has stopped (FWD-10).
+            let lives = lives.map(|member| (&member.name, member.incarnation));
+            let wanted = self.mesh.due(lives);
+            let target = |(name, incarnation)| {
+                let mut lives = view.reachable();
+                let found = lives.find(|m| m.name == name && m.incarnation == incarnation);
+                Target {
+                    address: found.and_then(|member| labels::endpoint(&member.address())),
+                    is_stopping: found.is_some_and(|member| member.labels.draining),
+                    name,
+                    incarnation,
+                }
             };
             wanted.into_iter().map(target).collect()
         };

@@ -41,7 +41,7 @@ pub(crate) use adjacency::{Sharing, Whereabouts};
 use announce::Announcer;
 #[cfg(test)]
 pub(crate) use channels::testing as channel_testing;
-pub(crate) use channels::{Acceptor, Channel, Channels, Lost, MAX_FRAME};
+pub(crate) use channels::{Acceptor, Channel, Channels, Lost, MAX_FRAME, Room, Share, holding};
 use link::dial::Dialler;
 use link::failure::Failure;
 pub(crate) use link::handshake::Identity as Peer;

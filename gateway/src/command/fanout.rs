@@ -14,11 +14,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
 use super::backlog::{Backlog, Names, NoRoom, Room};
 use super::callers::{CallerLimits, Callers, STALL};
+use super::drop_in_turns;
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
@@ -31,6 +33,9 @@ pub(super) use feed::Feed;
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// The watchdog looks so many times within a caller's whole time, as it may become shorter.
 const LOOKS: u32 = 10;
+
+/// Names of targets that are not let go of at once.
+const MANY: usize = 10_000;
 
 static SLOW_CALLER: limit::LineLimit = limit::LineLimit::per_second();
 
@@ -77,6 +82,8 @@ struct State {
     gone: bool,
     /// Who feeds it waits for its end.
     feeder: Option<Waker>,
+    /// The way to the caller is broken: what it does not take is not its fault.
+    cut_off: bool,
 }
 
 /// One SendCommand.
@@ -115,6 +122,7 @@ impl Fanout {
             feeds: 0,
             gone: false,
             feeder: None,
+            cut_off: false,
         };
         let fanout = Arc::new_cyclic(|me| Self {
             state: Mutex::new(state),
@@ -267,7 +275,17 @@ impl Fanout {
         if !std::mem::replace(&mut state.watched, true) {
             tokio::spawn(watch_caller(Weak::clone(&self.me)));
         }
-        now >= since + self.limits.patience(state.came)
+        !state.cut_off && now >= since + self.limits.patience(state.came)
+    }
+
+    /// The way to the caller is broken, or another has taken its place (FWD-8): its time does not
+    /// pass meanwhile, and begins anew.
+    pub(super) fn cut_off(&self, is_cut_off: bool) {
+        let mut state = self.state();
+        state.cut_off = is_cut_off;
+        let now = Instant::now();
+        state.idle_since = state.idle_since.map(|_| now);
+        state.full_since = state.full_since.map(|_| now);
     }
 
     /// When to look at the caller again; `None` when there is nothing to watch any more.
@@ -281,11 +299,15 @@ impl Fanout {
             }
         };
         let limits = &self.limits;
-        let until = since + limits.patience(state.came);
+        let (until, cut_off) = (since + limits.patience(state.came), state.cut_off);
         drop(state);
         let now = Instant::now();
+        let next = now + limits.slow_timeout / LOOKS;
+        if cut_off {
+            return Some(next);
+        }
         if now < until {
-            return Some(until.min(now + limits.slow_timeout / LOOKS));
+            return Some(until.min(next));
         }
         self.finish(End::SlowCaller);
         None
@@ -359,14 +381,19 @@ impl Fanout {
         let mut state = self.state();
         state.gone = true;
         let feeder = state.feeder.take();
+        let names = std::mem::take(&mut state.names);
         let rest = (
             state.backlog.clear(),
             std::mem::replace(&mut state.tracker, Tracker::new(0)),
-            std::mem::take(&mut state.names),
         );
         drop(state);
         wake(feeder);
         drop(rest);
+        if names.targets.len() > MANY
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(drop_in_turns(names.targets));
+        }
     }
 
     /// The next piece of the response body.

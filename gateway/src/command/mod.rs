@@ -27,9 +27,25 @@ pub(crate) use running::Ticket;
 pub(crate) const MAX_COMMAND: usize = 4 << 20;
 /// Targets resolved or dispatched before other tasks get a turn.
 const TURN: usize = 32;
+/// Targets that are only listed.
+const LONG_TURN: usize = 1_024;
 
 async fn take_turns(index: usize) {
     if index % TURN == TURN - 1 {
         tokio::task::yield_now().await;
+    }
+}
+
+async fn take_long_turns(index: usize) {
+    if index % LONG_TURN == LONG_TURN - 1 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Very many things are not let go of at once.
+async fn drop_in_turns<T>(all: impl IntoIterator<Item = T>) {
+    for (index, one) in all.into_iter().enumerate() {
+        take_long_turns(index).await;
+        drop(one);
     }
 }

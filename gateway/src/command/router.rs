@@ -18,7 +18,7 @@ use super::forward::{Forwarded, Forwarder, Place};
 use super::local::{Dispatched, Local};
 use super::metrics::MetricsOfCommands;
 use super::running::{Running, Stopping, Ticket};
-use super::take_turns;
+use super::{drop_in_turns, take_long_turns, take_turns};
 use crate::config;
 use crate::observe::metrics::Metrics;
 use crate::session::{Registry, Session};
@@ -53,12 +53,14 @@ pub(crate) struct Router {
 struct Targets {
     names: Vec<Arc<str>>,
     routes: Vec<Route>,
+    /// Those that other nodes hold, by their place here.
+    remote: Vec<(u32, Arc<str>, Place)>,
 }
 
 /// Where one of them is.
 enum Route {
     Here(Arc<Session>),
-    At(Place),
+    Elsewhere,
     Nowhere,
 }
 
@@ -68,14 +70,14 @@ impl Targets {
         self.routes.push(route);
     }
 
-    /// Those that other nodes hold.
-    fn remote(&self) -> Vec<(u32, Arc<str>, Place)> {
-        let all = self.names.iter().zip(&self.routes).enumerate();
-        let remote = all.filter_map(|(index, (name, route))| match route {
-            Route::At(place) => Some((index as u32, Arc::clone(name), place.clone())),
-            Route::Here(_) | Route::Nowhere => None,
-        });
-        remote.collect()
+    fn add_here(&mut self, session: Arc<Session>) {
+        self.add(Arc::clone(session.agent_id()), Route::Here(session));
+    }
+
+    fn add_elsewhere(&mut self, name: Arc<str>, place: Place) {
+        let index = self.names.len() as u32;
+        self.remote.push((index, Arc::clone(&name), place));
+        self.add(name, Route::Elsewhere);
     }
 }
 
@@ -123,12 +125,15 @@ impl Router {
         command: Command,
     ) -> Result<(FanoutBody, Ticket), Stopping> {
         let ticket = self.begin()?;
-        let targets = self.resolve(agent_ids).await;
-        let remote = targets.remote();
+        let Targets {
+            names,
+            routes,
+            remote,
+        } = self.resolve(agent_ids).await;
         let id = Bytes::copy_from_slice(command.id.as_bytes());
         let timeout = self.local.timeout(command.timeout_seconds);
         let names = Names {
-            targets: targets.names,
+            targets: names,
             command_id: command.id,
         };
         let fanout = self.fan_out(names, &command.plugin, timeout);
@@ -146,11 +151,10 @@ impl Router {
             };
             forwarder.forward(&fanout, &self.local, remote, command);
         }
-        let dispatched = self
-            .dispatch(&fanout, &targets.routes, &id, &command.frame)
-            .await;
+        let count = routes.len();
+        let dispatched = self.dispatch(&fanout, routes, &id, &command.frame).await;
         fanout.dispatched();
-        self.observe(targets.routes.len(), dispatched, forwarded);
+        self.observe(count, dispatched, forwarded);
         Ok((body, ticket))
     }
 
@@ -185,35 +189,42 @@ impl Router {
             let elsewhere = self.forwarder.as_ref();
             let elsewhere = elsewhere.and_then(|forwarder| forwarder.elsewhere(id, epoch));
             match (elsewhere, own) {
-                (Some(place), _) => targets.add(Arc::from(*id), Route::At(place)),
-                (None, Some(session)) => {
-                    let name = Arc::clone(session.agent_id());
-                    targets.add(name, Route::Here(session));
-                }
+                (Some(place), _) => targets.add_elsewhere(Arc::from(*id), place),
+                (None, Some(session)) => targets.add_here(session),
                 (None, None) => targets.add(Arc::from(*id), Route::Nowhere),
             }
         }
         targets
     }
 
+    /// Whether a command without ids goes to the agents of all nodes (ADJ-5, VIS-7).
+    pub(crate) fn broadcasts_to_mesh(&self) -> bool {
+        self.forwarder.is_some() && self.local.broadcast() == config::Broadcast::Mesh
+    }
+
     /// Every agent that a command without ids goes to.
     async fn all(&self) -> Targets {
-        let mesh = self.local.broadcast() == config::Broadcast::Mesh;
-        let forwarder = self.forwarder.as_ref().filter(|_| mesh);
+        let forwarder = self.forwarder.as_ref();
+        let forwarder = forwarder.filter(|_| self.broadcasts_to_mesh());
         let elsewhere = match forwarder {
             Some(forwarder) => forwarder.all_elsewhere().await,
             None => Vec::new(),
         };
-        let mut targets = Targets::default();
-        let remote: HashSet<_> = elsewhere.iter().map(|(id, _)| Arc::clone(id)).collect();
-        for session in self.registry.all() {
-            if !remote.contains(session.agent_id()) {
-                targets.add(Arc::clone(session.agent_id()), Route::Here(session));
+        let (mut targets, mut remote) = (Targets::default(), HashSet::new());
+        for (index, (id, place)) in elsewhere.into_iter().enumerate() {
+            take_long_turns(index).await;
+            remote.insert(Arc::clone(&id));
+            targets.add_elsewhere(id, place);
+        }
+        for shard in 0..Registry::SHARDS {
+            for (index, session) in self.registry.all_of(shard).into_iter().enumerate() {
+                take_long_turns(index).await;
+                if !remote.contains(session.agent_id()) {
+                    targets.add_here(session);
+                }
             }
         }
-        for (id, place) in elsewhere {
-            targets.add(id, Route::At(place));
-        }
+        drop_in_turns(remote).await;
         targets
     }
 
@@ -221,19 +232,19 @@ impl Router {
     async fn dispatch(
         &self,
         fanout: &Arc<Fanout>,
-        routes: &[Route],
+        routes: Vec<Route>,
         id: &Bytes,
         frame: &Bytes,
     ) -> usize {
         let (mut sent, mailbox) = (0, self.local.mailbox());
-        for (index, route) in routes.iter().enumerate() {
+        for (index, route) in routes.into_iter().enumerate() {
             take_turns(index).await;
             let target = index as u32;
             match route {
-                Route::At(_) => {}
+                Route::Elsewhere => {}
                 Route::Nowhere => fanout.refuse(target, NoAnswer::NotConnected),
                 Route::Here(session) => {
-                    match (self.local).dispatch(fanout, target, session, id, frame, mailbox) {
+                    match (self.local).dispatch(fanout, target, &session, id, frame, mailbox) {
                         Dispatched::Yes => sent += 1,
                         Dispatched::Full => {}
                         Dispatched::Ended => fanout.refuse(target, NoAnswer::NotConnected),

@@ -13,6 +13,7 @@ mod environment;
 mod files;
 mod keys;
 mod later;
+mod listener;
 mod memory_limit;
 mod origin;
 mod peer_addresses;

@@ -57,6 +57,11 @@ impl Deframer {
         }
     }
 
+    /// From now on messages have at most `limit` bytes.
+    pub(crate) fn limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Adds a chunk. [`Self::next`] must have returned `None` before.
     pub(crate) fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty());
@@ -136,7 +141,7 @@ impl Deframer {
         self.declared(&self.partial).ok().flatten().unwrap_or(0)
     }
 
-    /// Bytes of an unfinished message held here.
+    /// Bytes of an unfinished message that are here.
     pub(crate) fn held(&self) -> usize {
         self.partial.len()
     }

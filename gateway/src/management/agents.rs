@@ -1,5 +1,6 @@
-//! ListAgents and GetAgent, from the session table (MGMT-1 to MGMT-3).
+//! ListAgents and GetAgent, from the session table and what peers tell (MGMT-1 to MGMT-3, ADJ-5).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,21 +14,37 @@ use yuzu_proto::server::v1::{
 use super::{MAX_LISTING, ManagementService, answer, decode};
 use crate::edge::Response;
 use crate::edge::connection::Connection;
-use crate::session::Session;
+use crate::session::{Epoch, Session};
 
 const DEFAULT_PAGE: usize = 100;
 const MAX_PAGE: usize = 1000;
 
 impl ManagementService {
-    pub(super) fn list_agents(
+    /// Lists whom a command without ids goes to (ADJ-5).
+    pub(super) async fn list_agents(
         &self,
         message: Bytes,
         connection: &Arc<Connection>,
     ) -> Result<Response, Status> {
         let request: ListAgentsRequest = decode(message)?;
         let limit = page_size(request.limit);
+        let sharing = self.sharing.as_ref();
+        let elsewhere = match sharing.filter(|_| self.router.broadcasts_to_mesh()) {
+            // One more, to know whether there is one.
+            Some(sharing) => Some(sharing.list(&request.cursor, limit + 1).await),
+            None => None,
+        };
         let (sessions, more) = self.registry.page(&request.cursor, limit);
-        let page = page(sessions.iter().map(|session| summary(session)), more);
+        let own = sessions
+            .iter()
+            .map(|session| (session.epoch, summary(session)));
+        let page = match elsewhere {
+            None => page(own.map(|(_, agent)| agent), more),
+            Some(elsewhere) => {
+                let (agents, is_over) = merged(own, elsewhere.into_agents(), limit);
+                page(agents, more || is_over)
+            }
+        };
         Ok(answer(&page, connection))
     }
 
@@ -61,6 +78,38 @@ impl ManagementService {
             }),
             plugins: description.plugins.into_iter().map(plugin).collect(),
         })
+    }
+}
+
+/// The first `limit` of both, each agent once, as its newer session is (ADJ-3); and whether there are
+/// more of them.
+fn merged(
+    own: impl Iterator<Item = (Epoch, AgentSummary)>,
+    elsewhere: impl Iterator<Item = (Box<str>, Epoch)>,
+    limit: usize,
+) -> (impl Iterator<Item = AgentSummary>, bool) {
+    let mut all: BTreeMap<String, (Epoch, AgentSummary)> = own
+        .map(|(epoch, agent)| (agent.agent_id.clone(), (epoch, agent)))
+        .collect();
+    for (agent_id, epoch) in elsewhere {
+        let agent_id = String::from(agent_id);
+        if all.get(&agent_id).is_none_or(|(own, _)| *own < epoch) {
+            let agent = summary_elsewhere(agent_id.clone());
+            all.insert(agent_id, (epoch, agent));
+        }
+    }
+    let is_over = all.len() > limit;
+    let first = all.into_values().take(limit);
+    (first.map(|(_, agent)| agent), is_over)
+}
+
+/// That an agent is connected to another node is all that is known of it here: the rest is asked for
+/// by GetAgent.
+fn summary_elsewhere(agent_id: String) -> AgentSummary {
+    AgentSummary {
+        agent_id,
+        online: true,
+        ..AgentSummary::default()
     }
 }
 
@@ -138,6 +187,39 @@ mod tests {
         assert_eq!(page(agents(), false).next_cursor, "");
         assert_eq!(page(agents(), false).agents.len(), 3);
         assert_eq!(page(std::iter::empty(), false).next_cursor, "");
+    }
+
+    fn epoch(number: u64) -> Epoch {
+        Epoch::from_number(number).unwrap()
+    }
+
+    #[test]
+    fn adj_5_mgmt_1_own_agents_and_those_of_peers_make_one_page() {
+        let own = |agents: &[(usize, u64)]| {
+            let own = agents.iter().map(|&(n, at)| (epoch(at), agent(n, 3)));
+            own.collect::<Vec<_>>()
+        };
+        let there = |agents: &[(usize, u64)]| {
+            let there = agents.iter();
+            let there = there.map(|&(n, at)| (format!("agent-{n}").into(), epoch(at)));
+            there.collect::<Vec<_>>()
+        };
+        // What is here has its host name.
+        let list = |own: Vec<_>, there: Vec<_>, limit| {
+            let (agents, more) = merged(own.into_iter(), there.into_iter(), limit);
+            let shown = |agent: AgentSummary| format!("{} {}", agent.agent_id, agent.hostname);
+            (agents.map(shown).collect::<Vec<_>>(), more)
+        };
+        let (agents, more) = list(own(&[(1, 10), (3, 10)]), there(&[(2, 10), (4, 10)]), 4);
+        assert_eq!(
+            (&*agents.join(","), more),
+            ("agent-1 hhh,agent-2 ,agent-3 hhh,agent-4 ", false)
+        );
+        let (agents, more) = list(own(&[(1, 10), (3, 10)]), there(&[(2, 10), (4, 10)]), 3);
+        assert_eq!((agents.len(), more), (3, true));
+        // The newer session counts, and each agent is there once.
+        let (agents, more) = list(own(&[(1, 10), (2, 20)]), there(&[(1, 11), (2, 19)]), 2);
+        assert_eq!((&*agents.join(","), more), ("agent-1 ,agent-2 hhh", false));
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl ManagementService {
         };
         let answered = match path.as_str() {
             path::SEND_COMMAND => self.send_command(message, connection, caller).await,
-            path::LIST_AGENTS => self.list_agents(message, connection),
+            path::LIST_AGENTS => self.list_agents(message, connection).await,
             path::GET_AGENT => self.get_agent(message, connection).await,
             path::WATCH_EVENTS => self.watch_events(message, connection),
             _ => self.query_inventory(message, connection),

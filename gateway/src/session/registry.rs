@@ -79,6 +79,12 @@ impl Sharded {
         }
     }
 
+    fn collect_of(&self, shard: usize) -> Vec<Arc<Session>> {
+        let shard = self.shards[shard].read();
+        let shard = shard.unwrap_or_else(PoisonError::into_inner);
+        shard.values().cloned().collect()
+    }
+
     fn collect(&self, capacity: usize) -> Vec<Arc<Session>> {
         let mut all = Vec::with_capacity(capacity);
         for shard in &self.shards {
@@ -260,6 +266,14 @@ impl Registry {
         self.route(agent_id).is_some_and(|session| {
             *session.session_id == *session_id && *session.stream_home_id == *stream_home_id
         })
+    }
+
+    /// Parts of the sessions.
+    pub(crate) const SHARDS: usize = SHARDS;
+
+    /// Every session of one part that commands go to.
+    pub(crate) fn all_of(&self, shard: usize) -> Vec<Arc<Session>> {
+        self.by_agent.collect_of(shard)
     }
 
     /// Every session that commands go to.

@@ -4,6 +4,7 @@ mod adjacency;
 mod forward;
 mod links;
 mod members;
+mod peers;
 mod shift;
 mod visibility;
 

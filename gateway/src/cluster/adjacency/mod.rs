@@ -11,6 +11,7 @@ mod inbox;
 mod journal;
 mod outbox;
 mod own;
+mod page;
 mod questions;
 mod rows;
 mod seats;

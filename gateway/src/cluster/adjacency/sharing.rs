@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::Request;
 use hyper::body::Incoming;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 use tracing::debug;
 use yuzu_proto::node::v1::AgentDescription;
@@ -23,21 +23,20 @@ use super::digest::SHARDS;
 use super::exchange::exchange;
 use super::inbox::{Rejected, Taken};
 use super::own::OwnAgents;
+use super::page::Page;
 use super::questions::Question;
 use super::seats::Seats;
 use super::shard::Seen;
 use super::table::{Adjacency, Departed, NotHeard, Telling, Whereabouts};
 use super::wire::{Frames, pipe};
 use crate::cluster::link::handshake::Identity;
-use crate::cluster::link::{Calls, Failure, LinkUser, unary};
+use crate::cluster::link::{Calls, Carrier, Failure, LinkUser, keep_open};
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
 use crate::observe::log::{limit, limited, safe_text};
 use crate::observe::metrics::Metrics;
 use crate::session::{Change, Epoch, Event, Events, Follower, Registry, unix_ms};
 
-/// Between the end of a stream and the next over the same link.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// How often the figures are brought up to date.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(1);
 /// A peer that is asked about an agent has this long.
@@ -146,6 +145,17 @@ impl Sharing {
         self.table.each_of(shard, each);
     }
 
+    /// The first `most` agents behind `after` that other nodes hold, in the order of their ids, each
+    /// with its newest session there (MGMT-1). Looks at every row, in turns with other work.
+    pub(crate) async fn list(&self, after: &str, most: usize) -> Page {
+        let mut page = Page::new(after, most);
+        for shard in 0..SHARDS {
+            self.table.list(shard, &mut page);
+            tokio::task::yield_now().await;
+        }
+        page
+    }
+
     /// What the agent is like, as the peer says that holds it now; `None`: none does, or it does not
     /// say so in time (CLUSTER-5).
     pub(crate) async fn describe(&self, agent_id: &str) -> Option<AgentDescription> {
@@ -233,11 +243,9 @@ impl Sharing {
             debug!(%refused, "a peer's agents are not listened to");
             Failure::Refused
         })?;
-        let (sending, body) = pipe(None);
-        let request = unary::request(path::NODE_SHARE_AGENTS, tonic::body::Body::new(body))?;
-        let answer = calls.send_request(request).await;
-        let (head, body) = answer.map_err(|_| Failure::Refused)?.into_parts();
-        unary::judge(&head.headers)?;
+        let (sending, body) = pipe(calls.carrier().ok_or(Failure::Refused)?);
+        let body = tonic::body::Body::new(body);
+        let body = calls.stream(path::NODE_SHARE_AGENTS, body).await?;
         self.run(telling, Frames::of(body), sending).await;
         Ok(())
     }
@@ -250,13 +258,7 @@ impl LinkUser for Sharing {
         calls: Calls,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
-            loop {
-                if let Err(failure) = self.open(&peer, calls.clone()).await {
-                    let node = safe_text(&*peer.name);
-                    debug!(%node, ?failure, "no stream of agents");
-                }
-                sleep(REOPEN_PAUSE).await;
-            }
+            keep_open(&peer, "agents", || self.open(&peer, calls.clone())).await;
         })
     }
 
@@ -276,7 +278,7 @@ impl LinkUser for Sharing {
                 return Some(grpc::refuse(status));
             }
         };
-        let (sending, body) = pipe(Some(Arc::clone(connection)));
+        let (sending, body) = pipe(Carrier::Answer(Arc::clone(connection)));
         let frames = Frames::of(request.into_body());
         tokio::spawn(async move { self.run(telling, frames, sending).await });
         Some(grpc::stream(body))

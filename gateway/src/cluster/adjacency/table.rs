@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use arc_swap::ArcSwap;
 
 use super::digest::{Digest, Row, SHARDS, ShardSet, shard_of};
+use super::page::Page;
 use super::rows::{Full, NodeNumber};
 use super::shard::{Seen, Shard, Span};
 use crate::session::Epoch;
@@ -154,6 +155,19 @@ impl Adjacency {
                 && peer.is_some_and(|peer| *peer.name == *found.node && !peer.is_gone())
             {
                 each(row.agent_id, found);
+            }
+        }
+    }
+
+    /// Adds the agents of one shard to a page of them. The shard is locked meanwhile.
+    pub(crate) fn list(&self, shard: usize, page: &mut Page) {
+        let peers = self.peers.load();
+        let shard = self.read(shard);
+        for (_, row) in shard.rows() {
+            if page.wants(row.agent_id)
+                && let Some(found) = newest(&peers, &shard, row.agent_id)
+            {
+                page.add(row.agent_id, found.epoch);
             }
         }
     }

@@ -4,7 +4,6 @@
 //! and waits while the peer reads nothing. Must never know what a frame says.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -16,8 +15,8 @@ use tonic::Status;
 use yuzu_proto::node::v1::AgentsFrame;
 use yuzu_proto::node::v1::agents_frame::Kind;
 
+use crate::cluster::link::Carrier;
 use crate::cluster::link::messages::Messages;
-use crate::edge::connection::Connection;
 use crate::edge::grpc;
 
 /// A frame is some 256 KiB of texts and a row beyond, with at most 1,024 rows around them.
@@ -31,11 +30,17 @@ impl Frames {
         Self(Messages::of(body, MAX_FRAME))
     }
 
-    /// The next frame; `None`: the stream is over, or what came is none. May be dropped and called
-    /// again.
+    /// The next frame; `None`: the stream is over, or what came is none. Frames of a kind that is not
+    /// known here are those of a later version, and passed over. May be dropped and called again.
     pub(super) async fn next(&mut self) -> Option<Kind> {
-        let message = self.0.next().await.ok()??;
-        AgentsFrame::decode(message).ok()?.kind
+        loop {
+            let message = self.0.next().await.ok()??;
+            let kind = AgentsFrame::decode(message).ok()?.kind;
+            if kind.is_some() {
+                return kind;
+            }
+            tokio::task::coop::consume_budget().await;
+        }
     }
 }
 
@@ -46,16 +51,20 @@ pub(super) fn encode(kind: Kind) -> Bytes {
 }
 
 /// The sending half, and the body that it fills.
-pub(super) fn pipe(connection: Option<Arc<Connection>>) -> (mpsc::Sender<Bytes>, Sending) {
+pub(super) fn pipe(carrier: Carrier) -> (mpsc::Sender<Bytes>, Sending) {
     let (sender, frames) = mpsc::channel(1);
-    (sender, Sending { frames, connection })
+    let sending = Sending {
+        frames,
+        carrier: Some(carrier),
+    };
+    (sender, sending)
 }
 
 /// The body of a stream to a peer; it ends when the other half is dropped.
 pub(super) struct Sending {
     frames: mpsc::Receiver<Bytes>,
-    /// Of a peer that dialled: it notices when nothing is taken.
-    connection: Option<Arc<Connection>>,
+    /// None: it has ended.
+    carrier: Option<Carrier>,
 }
 
 impl Body for Sending {
@@ -66,16 +75,15 @@ impl Body for Sending {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Some(frame) = ready!(self.frames.poll_recv(cx)) else {
-            // An answer ends with its status, a request does not.
-            let answered = self.connection.take();
-            let end = answered.map(|_| Ok(Frame::trailers(grpc::ok_trailers())));
-            return Poll::Ready(end);
+        let next = ready!(self.frames.poll_recv(cx));
+        let frame = match (next, &self.carrier) {
+            (Some(frame), Some(carrier)) => Some(Frame::data(carrier.watch(frame))),
+            _ => self
+                .carrier
+                .take()
+                .and_then(|carrier| carrier.end())
+                .map(Frame::trailers),
         };
-        let frame = match &self.connection {
-            Some(connection) => connection.watch(frame),
-            None => frame,
-        };
-        Poll::Ready(Some(Ok(Frame::data(frame))))
+        Poll::Ready(frame.map(Ok))
     }
 }

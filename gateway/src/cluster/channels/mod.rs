@@ -6,6 +6,7 @@
 //! what the messages say, nor bound how many channels there are: whoever opens them does.
 
 mod outgoing;
+mod room;
 mod source;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -15,36 +16,34 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use http::{HeaderValue, Request};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use prost::Message;
 use tokio::sync::{oneshot, watch};
-use tokio::time::sleep;
 use tonic::Status;
-use tracing::debug;
 use yuzu_proto::node::v1::{ForwardOffer, OffersRequest};
 use yuzu_proto::path;
 
 use super::link::handshake::Identity;
 use super::link::messages::Messages;
-use super::link::{Calls, Failure, LinkUser, unary};
+use super::link::{Calls, Carrier, Failure, LinkUser, keep_open, unary};
 use super::secret::random;
 use crate::edge::connection::Connection;
 use crate::edge::{Response, grpc};
-use crate::observe::log::safe_text;
+pub(crate) use outgoing::holding;
 use outgoing::{EARLY, Offer, Outgoing, Sink, outgoing};
+pub(crate) use room::{Room, Share};
 pub(crate) use source::{Lost, MAX_FRAME};
-use source::{Source, stream_of};
+use source::{MAX_FIRST, Source, stream_of};
 
 /// The number of an offer, in the call that takes it up.
 const OFFER: &str = "yuzu-offer";
 /// An offer: its number and early frames.
 const MAX_OFFER: usize = EARLY + 64;
-/// Between the end of the stream of offers and the next over the same link.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// Offers that may lie unread: a peer that reads has taken them at once.
+const MAX_UNREAD: usize = 1_024;
 
 /// A stream of messages in both directions. Dropped, it ends.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ pub(crate) struct Channel {
 
 /// Takes the channels that peers open.
 pub(crate) trait Acceptor: fmt::Debug + Send + Sync {
-    /// Must not wait.
+    /// Must not wait. Messages over it have at most 64 KiB until it says otherwise.
     fn accept(self: Arc<Self>, peer: Identity, channel: Channel);
 }
 
@@ -187,9 +186,9 @@ impl Channels {
         })
     }
 
-    /// None: the link is ending.
+    /// None: the link is ending, or the peer reads no offers.
     fn offer(self: &Arc<Self>, peer: Identity, offers: &Arc<Sink>) -> Option<(Sink, Source)> {
-        if offers.is_gone() {
+        if offers.is_gone() || offers.waiting() >= MAX_UNREAD {
             return None;
         }
         // Not to be guessed by other peers.
@@ -225,7 +224,8 @@ impl Channels {
         }
     }
 
-    fn accept(&self, peer: Identity, sink: Sink, source: Source) {
+    fn accept(&self, peer: Identity, sink: Sink, mut source: Source) {
+        source.limit(MAX_FIRST);
         let channel = Channel {
             sink,
             source,
@@ -240,20 +240,20 @@ impl Channels {
     /// Follows the offers of a peer that this node dialled.
     async fn follow(&self, peer: &Identity, mut calls: Calls) -> Result<(), Failure> {
         let ask = Full::new(grpc::frame(&OffersRequest {}.encode_to_vec()));
-        let request = unary::request(path::NODE_OFFERS, tonic::body::Body::new(ask))?;
-        let answer = calls.send_request(request).await;
-        let (head, body) = answer.map_err(|_| Failure::Refused)?.into_parts();
-        unary::judge(&head.headers)?;
+        let ask = tonic::body::Body::new(ask);
+        let body = calls.stream(path::NODE_OFFERS, ask).await?;
         let mut offers = Messages::of(body, MAX_OFFER);
         while let Ok(Some(offer)) = offers.next().await {
             let offer = ForwardOffer::decode(offer).map_err(|_| Failure::Protocol)?;
-            let (sink, body) = outgoing(None);
+            let (sink, body) = outgoing(Some(calls.carrier().ok_or(Failure::Refused)?));
             let mut request = unary::request(path::NODE_ACCEPT, tonic::body::Body::new(body))?;
             let headers = request.headers_mut();
             headers.insert(OFFER, HeaderValue::from(offer.offer));
-            let stream = Box::pin(stream_of(calls.send_request(request)));
+            let stream = Box::pin(stream_of(calls.begin(request)));
             let source = Source::awaiting(stream).behind(offer.frames);
             self.accept(peer.clone(), sink, source);
+            // A peer that offers without end does not keep its thread.
+            tokio::task::coop::consume_budget().await;
         }
         Ok(())
     }
@@ -279,18 +279,17 @@ impl Channels {
             taken.ok_or_else(|| Status::not_found("no such offer"))?;
         // Whoever wanted it may not want it any more: it ends.
         drop(taken.send(request.into_body()));
-        Ok(grpc::stream(body.answering(Arc::clone(connection))))
+        Ok(grpc::stream(
+            body.carried_by(Carrier::Answer(Arc::clone(connection))),
+        ))
     }
 }
 
-/// None: the link is ending.
+/// None: the link is ending, or the peer takes no streams.
 fn call(mut calls: Calls) -> Option<(Sink, Source)> {
-    if calls.is_closed() {
-        return None;
-    }
-    let (sink, body) = outgoing(None);
+    let (sink, body) = outgoing(Some(calls.carrier()?));
     let request = unary::request(path::NODE_FORWARD, tonic::body::Body::new(body)).ok()?;
-    let stream = Box::pin(stream_of(calls.send_request(request)));
+    let stream = Box::pin(stream_of(calls.begin(request)));
     Some((sink, Source::awaiting(stream)))
 }
 
@@ -302,13 +301,7 @@ impl LinkUser for Channels {
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(async move {
             let _way = self.register(&peer.name, Way::Call(calls.clone()));
-            loop {
-                if let Err(failure) = self.follow(&peer, calls.clone()).await {
-                    let node = safe_text(&*peer.name);
-                    debug!(%node, ?failure, "no stream of offers");
-                }
-                sleep(REOPEN_PAUSE).await;
-            }
+            keep_open(&peer, "offers", || self.follow(&peer, calls.clone())).await;
         })
     }
 
@@ -318,14 +311,15 @@ impl LinkUser for Channels {
         request: Request<Incoming>,
         connection: &Arc<Connection>,
     ) -> Option<Response> {
+        let answering = || Carrier::Answer(Arc::clone(connection));
         let response = match request.uri().path() {
             path::NODE_FORWARD => {
-                let (sink, body) = outgoing(Some(Arc::clone(connection)));
+                let (sink, body) = outgoing(Some(answering()));
                 self.accept(peer.clone(), sink, Source::of(request.into_body()));
                 grpc::stream(body)
             }
             path::NODE_OFFERS => {
-                let (sink, mut body) = outgoing(Some(Arc::clone(connection)));
+                let (sink, mut body) = outgoing(Some(answering()));
                 body.keep(self.register(&peer.name, Way::Offer(peer.clone(), Arc::new(sink))));
                 grpc::stream(body)
             }

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tonic::Status;
 use yuzu_proto::node::v1::ForwardOffer;
 
+use super::super::link::Carrier;
 use super::Registered;
-use crate::edge::connection::Connection;
 use crate::edge::grpc;
 
 /// First frames of so many bytes go with the offer: a way and back is spared.
@@ -56,14 +56,14 @@ impl fmt::Debug for Sink {
 pub(super) struct Outgoing {
     state: Arc<Mutex<State>>,
     _alive: watch::Sender<()>,
-    /// Of a peer that dialled: it notices when nothing is taken.
-    connection: Option<Arc<Connection>>,
+    /// None: the peer has still to call for it.
+    carrier: Option<Carrier>,
     done: bool,
     kept: Option<Registered>,
 }
 
-/// Both halves; `connection` is that of a call which the body answers.
-pub(super) fn outgoing(connection: Option<Arc<Connection>>) -> (Sink, Outgoing) {
+/// Both halves.
+pub(super) fn outgoing(carrier: Option<Carrier>) -> (Sink, Outgoing) {
     let state = Arc::<Mutex<State>>::default();
     let (sender, alive) = watch::channel(());
     let sink = Sink {
@@ -73,7 +73,7 @@ pub(super) fn outgoing(connection: Option<Arc<Connection>>) -> (Sink, Outgoing) 
     let body = Outgoing {
         state,
         _alive: sender,
-        connection,
+        carrier,
         done: false,
         kept: None,
     };
@@ -101,10 +101,24 @@ impl Sink {
         if let Some(Offer { number, offers }) = offer {
             let offer = ForwardOffer {
                 offer: number,
-                frames: if early { frames } else { Bytes::new() },
+                frames: if early { frames.clone() } else { Bytes::new() },
             };
-            offers.push(grpc::frame(&offer.encode_to_vec()));
+            let offer = grpc::frame(&offer.encode_to_vec());
+            // What counts the frames counts them as long as they lie there.
+            offers.push(holding(offer, frames));
         }
+    }
+
+    /// Frames that HTTP/2 has not taken.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.state).frames.len()
+    }
+
+    /// Ends the stream behind what HTTP/2 has taken: nobody wants the rest.
+    pub(crate) fn abandon(&self) {
+        let rest = std::mem::take(&mut lock(&self.state).frames);
+        drop(rest);
+        self.end();
     }
 
     /// The peer is asked for the stream with the first push.
@@ -142,9 +156,9 @@ impl Drop for Sink {
 }
 
 impl Outgoing {
-    /// Answers a call of this connection.
-    pub(super) fn answering(mut self, connection: Arc<Connection>) -> Self {
-        self.connection = Some(connection);
+    /// The same, brought to the peer so.
+    pub(super) fn carried_by(mut self, carrier: Carrier) -> Self {
+        self.carrier = Some(carrier);
         self
     }
 
@@ -168,8 +182,8 @@ impl Body for Outgoing {
         }
         let mut state = lock(&me.state);
         if let Some(frame) = state.frames.pop_front() {
-            let frame = match &me.connection {
-                Some(connection) => connection.watch(frame),
+            let frame = match &me.carrier {
+                Some(carrier) => carrier.watch(frame),
                 None => frame,
             };
             return Poll::Ready(Some(Ok(Frame::data(frame))));
@@ -179,9 +193,8 @@ impl Body for Outgoing {
             return Poll::Pending;
         }
         me.done = true;
-        // An answer ends with its status, a request does not.
-        let end = me.connection.as_ref();
-        Poll::Ready(end.map(|_| Ok(Frame::trailers(grpc::ok_trailers()))))
+        let end = me.carrier.as_ref().and_then(Carrier::end);
+        Poll::Ready(end.map(|end| Ok(Frame::trailers(end))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -194,5 +207,21 @@ impl Drop for Outgoing {
         // Whoever pushes still must not keep what goes nowhere.
         let rest = std::mem::take(&mut lock(&self.state).frames);
         drop(rest);
+    }
+}
+
+/// `data`, which holds `with` as long as anybody holds its bytes.
+pub(crate) fn holding<T: Send + 'static>(data: Bytes, with: T) -> Bytes {
+    Bytes::from_owner(Holding { data, _with: with })
+}
+
+struct Holding<T> {
+    data: Bytes,
+    _with: T,
+}
+
+impl<T> AsRef<[u8]> for Holding<T> {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
     }
 }

@@ -9,13 +9,17 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
+use tokio::task::coop::consume_budget;
 use tonic::{Code, Status};
 
 use super::super::link::messages::{Broken, Messages};
+use super::room::{Room, Share};
 use crate::edge::deframe::Deframer;
 
 /// The largest answer of an agent that a listener may allow, and what is around it.
 pub(crate) const MAX_FRAME: usize = (64 << 20) + (1 << 20);
+/// The first message of a stream that a peer opens, until its user knows what it is for.
+pub(crate) const MAX_FIRST: usize = 64 << 10;
 
 /// A stream that the peer has still to begin.
 pub(super) type Coming = Pin<Box<dyn Future<Output = Result<Incoming, Lost>> + Send>>;
@@ -23,7 +27,11 @@ pub(super) type Coming = Pin<Box<dyn Future<Output = Result<Incoming, Lost>> + S
 /// The receiving half.
 pub(crate) struct Source {
     /// What came before the stream.
-    early: Option<Deframer>,
+    early: Option<Box<Deframer>>,
+    /// The largest message.
+    limit: usize,
+    /// What a message that is not whole yet counts for.
+    room: Option<Share>,
     state: State,
 }
 
@@ -39,6 +47,8 @@ enum State {
 pub(crate) enum Lost {
     /// The stream broke.
     Broken,
+    /// What came is no message, or a larger one than may come, or finds no room.
+    NoMessage,
     /// It never was: the link ended before.
     NotSent,
     /// The peer does not know such streams; what was sent went nowhere.
@@ -52,6 +62,7 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
+    /// What a peer sends that has called.
     pub(super) fn of(body: Incoming) -> Self {
         State::Here(Messages::of(body, MAX_FRAME)).into()
     }
@@ -60,12 +71,24 @@ impl Source {
         State::Awaiting(stream).into()
     }
 
+    /// From now on messages have at most `bytes` bytes.
+    pub(crate) fn limit(&mut self, bytes: usize) {
+        self.limit = bytes;
+        self.early.iter_mut().for_each(|early| early.limit(bytes));
+        match &mut self.state {
+            State::Awaiting(_) => {}
+            State::Here(messages) => messages.limit(bytes),
+            #[cfg(test)]
+            State::Near(near) => near.limit(bytes),
+        }
+    }
+
     /// The same behind these frames, which came before it.
     pub(super) fn behind(self, frames: Bytes) -> Self {
         let mut early = Deframer::new(MAX_FRAME);
         early.push(frames);
         Self {
-            early: Some(early),
+            early: Some(Box::new(early)),
             ..self
         }
     }
@@ -75,13 +98,18 @@ impl Source {
         State::Near(near).into()
     }
 
+    /// From now on messages that are not whole yet find room in `room`.
+    pub(crate) fn share(&mut self, room: &Room) {
+        self.room = Some(room.share());
+    }
+
     /// The next message; `None`: the peer has ended the stream. Not to be asked again then.
     ///
     /// # Errors
     /// See [`Lost`].
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
         if let Some(early) = &mut self.early {
-            if let Some(message) = early.next().map_err(|_| Lost::Broken)? {
+            if let Some(message) = early.next().map_err(|_| Lost::NoMessage)? {
                 return Poll::Ready(Ok(Some(message)));
             }
             self.early = None;
@@ -89,14 +117,19 @@ impl Source {
         loop {
             match &mut self.state {
                 State::Here(messages) => {
-                    let next = ready!(messages.poll_next(cx));
-                    return Poll::Ready(next.map_err(|Broken| Lost::Broken));
+                    let next = messages.poll_next(cx);
+                    if let Some(share) = &mut self.room
+                        && !share.resize(messages.unfinished())
+                    {
+                        return Poll::Ready(Err(Lost::NoMessage));
+                    }
+                    return next.map_err(Lost::from);
                 }
                 #[cfg(test)]
                 State::Near(near) => return near.poll_next(cx),
                 State::Awaiting(stream) => {
                     let body = ready!(stream.as_mut().poll(cx))?;
-                    self.state = State::Here(Messages::of(body, MAX_FRAME));
+                    self.state = State::Here(Messages::of(body, self.limit));
                 }
             }
         }
@@ -105,6 +138,13 @@ impl Source {
     /// As [`Self::poll_next`]; may be dropped and called again.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Lost> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// Reads to the end, in turns with other work, whatever comes.
+    pub(crate) async fn read_out(&mut self) {
+        while let Ok(Some(_)) = self.next().await {
+            consume_budget().await;
+        }
     }
 }
 
@@ -126,6 +166,20 @@ pub(super) async fn stream_of(
 
 impl From<State> for Source {
     fn from(state: State) -> Self {
-        Self { early: None, state }
+        Self {
+            early: None,
+            limit: MAX_FRAME,
+            room: None,
+            state,
+        }
+    }
+}
+
+impl From<Broken> for Lost {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Stream => Self::Broken,
+            Broken::Message => Self::NoMessage,
+        }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::Body;
 
 use super::outgoing::{Outgoing, outgoing};
-use super::source::{Lost, Source};
+use super::source::{Lost, MAX_FIRST, Source};
 use super::{Channel, Counted};
 use crate::edge::deframe::Deframer;
 
@@ -39,12 +39,16 @@ impl Link {
 }
 
 impl Near {
+    pub(super) fn limit(&mut self, bytes: usize) {
+        self.deframer.limit(bytes);
+    }
+
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
         if self.link.is_cut(cx) {
             return Poll::Ready(Err(Lost::Broken));
         }
         loop {
-            if let Some(message) = self.deframer.next().unwrap() {
+            if let Some(message) = self.deframer.next().map_err(|_| Lost::NoMessage)? {
                 return Poll::Ready(Ok(Some(message)));
             }
             let frame = ready!(Pin::new(&mut self.frames).poll_frame(cx));
@@ -64,7 +68,7 @@ pub(crate) fn pair() -> (Channel, Channel, Arc<Link>) {
         sink,
         source: Source::near(Near {
             frames,
-            deframer: Box::new(Deframer::new(1 << 20)),
+            deframer: Box::new(Deframer::new(MAX_FIRST)),
             link: Arc::clone(&link),
         }),
         _counted: Counted::new(&Arc::default()),

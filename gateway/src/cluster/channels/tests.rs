@@ -33,3 +33,21 @@ fn cluster_5_only_the_peer_that_was_asked_takes_an_offer_up() {
     assert!(channels.take_offer(number, &b).is_some());
     assert!(channels.take_offer(number, &b).is_none(), "and only once");
 }
+
+#[test]
+fn fwd_5_offers_that_nobody_reads_find_a_bound() {
+    let channels = Channels::new(&"a".into());
+    let b = identity("b", 7);
+    let (sink, offers) = outgoing(None);
+    let _way = channels.register(&b.name, Way::Offer(b.clone(), Arc::new(sink)));
+    // Whoever wanted them has given up: that takes none of them back.
+    for _ in 0..MAX_UNREAD {
+        let channel = channels.try_open("b").unwrap();
+        channel.sink.push(grpc::frame(b"first"));
+    }
+    assert!(channels.try_open("b").is_none());
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut offers = pin!(offers);
+    assert!(offers.as_mut().poll_frame(&mut cx).is_ready());
+    assert!(channels.try_open("b").is_some());
+}

@@ -19,16 +19,18 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tracing::debug;
+use tracing::{debug, warn};
 use yuzu_proto::node::v1::ProveResponse;
 use yuzu_proto::path;
 
+use super::calls::Calls;
 use super::failure::Failure;
 use super::handshake::{Binding, Dialling, Identity};
 use super::table::Side;
 use super::{Closer, LinkUser, Mesh, unary};
 use crate::cluster::secret::random;
 use crate::config::{ClusterTls, Endpoint};
+use crate::observe::log::safe_text;
 use crate::pki::{self, Credentials, Snapshot};
 
 /// For the whole way from the look-up to the second proof.
@@ -45,6 +47,8 @@ pub(crate) struct Target {
     pub(crate) incarnation: u64,
     /// None: its address can't be read.
     pub(crate) address: Option<Endpoint>,
+    /// It may be gone any moment.
+    pub(crate) is_stopping: bool,
 }
 
 /// How this node dials.
@@ -58,20 +62,23 @@ pub(crate) struct Dialler {
     pub(crate) user: Arc<dyn LinkUser>,
 }
 
-/// Where calls to a peer begin.
-pub(crate) type Calls = http2::SendRequest<tonic::body::Body>;
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A proven peer, its connection and what moves the frames of it.
 type Connected = (Identity, Calls, Driver);
 
 impl Dialler {
-    /// Makes a link and holds it until it ends. False: there was none; a failure is counted.
+    /// Makes a link and holds it until it ends. False: there was none; a failure is counted, unless
+    /// it is that of a peer that stops.
     pub(crate) async fn link(&self, target: &Target) -> bool {
         let outcome = timeout(PATIENCE, self.connect(target)).await;
         let (peer, calls, driver) = match outcome.unwrap_or(Err(Failure::Timeout)) {
             Ok(Some(connected)) => connected,
             // It met itself, at an address that was told in an earlier life.
             Ok(None) => return false,
+            Err(failure) if target.is_stopping => {
+                debug!(node = %safe_text(&*target.name), ?failure, "no link with a peer that stops");
+                return false;
+            }
             Err(failure) => {
                 self.mesh.failed(failure, &target.name);
                 return false;
@@ -85,9 +92,12 @@ impl Dialler {
             Ok(_link) => {
                 tokio::select! {
                     () = driver => {}
+                    () = calls.stuck() => {
+                        warn!(node = %safe_text(&*peer.name), "Cluster: the peer takes nothing of what it is sent");
+                    }
                     // The closer was dropped.
                     _ = closed.changed() => {}
-                    () = Arc::clone(&self.user).dialled(peer, calls) => {}
+                    () = Arc::clone(&self.user).dialled(peer.clone(), calls.clone()) => {}
                 }
                 true
             }
@@ -170,12 +180,12 @@ impl Dialler {
             peer = self.shake(&mut calls, binding, target) => peer?,
             () = &mut driver => return Err(Failure::Refused),
         };
-        Ok(peer.map(|peer| (peer, calls, driver)))
+        Ok(peer.map(|peer| (peer, Calls::new(calls), driver)))
     }
 
     async fn shake(
         &self,
-        calls: &mut Calls,
+        calls: &mut http2::SendRequest<tonic::body::Body>,
         binding: Binding,
         target: &Target,
     ) -> Result<Option<Identity>, Failure> {

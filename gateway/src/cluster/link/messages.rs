@@ -14,9 +14,14 @@ use hyper::body::Incoming;
 
 use crate::edge::deframe::Deframer;
 
-/// The stream broke, or what came is no message.
+/// Why nothing more comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Broken;
+pub(crate) enum Broken {
+    /// The stream broke.
+    Stream,
+    /// What came is no message, or a larger one than is taken.
+    Message,
+}
 
 /// What a peer sends.
 pub(in crate::cluster) struct Messages {
@@ -33,6 +38,16 @@ impl Messages {
         }
     }
 
+    /// From now on messages have at most `limit` bytes.
+    pub(in crate::cluster) fn limit(&mut self, limit: usize) {
+        self.deframer.limit(limit);
+    }
+
+    /// Bytes of a message that is not whole yet.
+    pub(in crate::cluster) fn unfinished(&self) -> usize {
+        self.deframer.held()
+    }
+
     /// The next message; `None`: the peer has ended the stream.
     ///
     /// # Errors
@@ -42,13 +57,13 @@ impl Messages {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Broken>> {
         loop {
-            if let Some(message) = self.deframer.next().map_err(|_| Broken)? {
+            if let Some(message) = self.deframer.next().map_err(|_| Broken::Message)? {
                 return Poll::Ready(Ok(Some(message)));
             }
             let piece = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 None => return Poll::Ready(Ok(None)),
                 Some(Err(error)) if is_farewell(&error) => return Poll::Ready(Ok(None)),
-                Some(Err(_)) => return Poll::Ready(Err(Broken)),
+                Some(Err(_)) => return Poll::Ready(Err(Broken::Stream)),
                 Some(Ok(frame)) => frame,
             };
             match piece.into_data() {

@@ -4,6 +4,7 @@
 //! their connections, and for leaving the cluster when the name belongs to another node (MESH-6).
 //! Must never carry a message of another room: those have streams of their own on the connection.
 
+pub(super) mod calls;
 pub(super) mod dial;
 pub(super) mod failure;
 pub(super) mod handshake;
@@ -28,7 +29,7 @@ use crate::edge::Response;
 use crate::edge::connection::{Connection, Signal};
 use crate::observe::log::{limit, limited, safe_text};
 use crate::observe::metrics::Metrics;
-pub(super) use dial::Calls;
+pub(super) use calls::{Calls, Carrier, keep_open};
 pub(super) use failure::Failure;
 use handshake::Identity;
 use table::{LinkId, Links, Side};

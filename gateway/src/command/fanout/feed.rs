@@ -67,11 +67,6 @@ impl Feed {
         self.0.refuse(target, reason);
     }
 
-    /// The owner has given the caller up, since it did not read (CMD-22).
-    pub(in crate::command) fn give_up(&self) {
-        self.0.give_up();
-    }
-
     /// Waits until nothing is wanted any more.
     pub(in crate::command) fn poll_over(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.state();

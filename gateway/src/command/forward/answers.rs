@@ -6,6 +6,9 @@
 use yuzu_proto::peek::CommandResponsePeek;
 use yuzu_proto::wire::{GRPC_PREFIX, fields};
 
+/// Several answers have at most so many bytes together; one alone has any size.
+pub(super) const MAX_TOGETHER: usize = 64 << 10;
+
 /// One framed `SendCommandResponse`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer<'a> {
@@ -20,10 +23,14 @@ impl std::fmt::Debug for Answer<'_> {
     }
 }
 
-/// The answers of a piece; `None`: it is not made of whole ones.
+/// The answers of a piece; `None`: it is not made of whole ones, or of too many.
 pub(super) fn answers(mut piece: &[u8]) -> Option<Vec<Answer<'_>>> {
     let mut answers = Vec::new();
+    let is_small = piece.len() <= MAX_TOGETHER;
     while !piece.is_empty() {
+        if !is_small && !answers.is_empty() {
+            return None;
+        }
         let (prefix, rest) = piece.split_first_chunk::<GRPC_PREFIX>()?;
         let len = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
         if prefix[0] != 0 {

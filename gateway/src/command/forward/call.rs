@@ -3,6 +3,7 @@
 //! Responsible for carrying out what [`Outstanding`] says and for telling it what comes. One task
 //! for each call, which ends with it. Must never decide how a target ends.
 
+use std::collections::VecDeque;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,18 +17,23 @@ use yuzu_proto::node::v1::ForwardOpen;
 use yuzu_proto::node::v1::forward_refused::Reason;
 use yuzu_proto::wire::GRPC_PREFIX;
 
+use super::super::drop_in_turns;
 use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::super::local::{Dispatched, Local};
 use super::answers::answers;
-use super::frames::{Kind, VERSION, decode};
+use super::frames::{Kind, VERSION, decode_of_owner};
 use super::lane::{Event, Lane, Opening};
 use super::ledger::Limit;
-use super::outstanding::{Action, Ended, Foreign, Outstanding, Place, SessionId, Slot, Times};
+use super::outstanding::{
+    Action, Ended, Foreign, MAX_TARGETS, Outstanding, Place, SessionId, Slot, Times,
+};
 use super::{Forwarded, Forwarder};
 use crate::cluster::Lost;
 use crate::observe::log::safe_text;
 
+/// Targets taken in, or ended, before other tasks get a turn.
+const TURN: usize = MAX_TARGETS;
 /// When nothing is due.
 const NEVER: Duration = Duration::from_secs(24 * 3_600);
 
@@ -38,9 +44,13 @@ pub(super) struct Call {
     feed: Feed,
     /// Of the call, in this node's life.
     number: u64,
+    /// Targets that are still to be taken in.
+    coming: std::vec::IntoIter<(u32, Arc<str>, Place)>,
     /// Which target of the fan-out each slot is.
     indexes: Vec<u32>,
     core: Outstanding,
+    /// Still to be carried out.
+    actions: VecDeque<Action>,
     lanes: Vec<Lane>,
     command: Forwarded,
     /// The lane that is looked at first.
@@ -53,6 +63,10 @@ enum Next {
     Over,
     Due,
     On(SessionId, Event),
+    /// More targets.
+    More,
+    /// The caller has taken what held a session back.
+    GoOn(SessionId),
     /// The caller has all that came.
     Delivered,
 }
@@ -73,15 +87,15 @@ impl Call {
             idle: bounds.idle_close,
             grace: bounds.resume_grace,
         };
-        let indexes = targets.iter().map(|(index, ..)| *index).collect();
-        let targets = targets.into_iter().map(|(_, agent, place)| (agent, place));
         Self {
             forwarder: Arc::clone(forwarder),
             local: Arc::clone(local),
             feed,
             number,
-            indexes,
-            core: Outstanding::new(targets, times, Instant::now()),
+            indexes: Vec::with_capacity(targets.len()),
+            coming: targets.into_iter(),
+            core: Outstanding::new(times),
+            actions: VecDeque::new(),
             lanes: Vec::new(),
             command,
             turn: 0,
@@ -90,13 +104,15 @@ impl Call {
 
     /// Begins, and runs until every target has ended and the caller has what came, or has gone.
     pub(super) fn start(mut self) {
-        // What can be sent is sent before anything else has its turn.
-        self.act();
+        // What can be sent is sent before anything else has its turn, unless it is very much.
+        self.take_in();
+        self.act_some();
         tokio::spawn(self.run());
     }
 
     async fn run(mut self) {
         let mut alarm = pin!(sleep_until(Instant::now() + NEVER));
+        self.act().await;
         while !self.is_over() {
             let due = self.core.due();
             alarm
@@ -108,18 +124,45 @@ impl Call {
                 Next::Due => self.core.tick(Instant::now()),
                 Next::On(id, Event::Opened) => self.opened(id),
                 Next::On(id, Event::Frame(frame)) => self.take(id, frame),
-                Next::Delivered => {}
+                Next::GoOn(id) => self.core.hold_back(id, false, Instant::now()),
+                Next::More | Next::Delivered => {}
             }
-            self.act();
+            if self.coming.len() > 0 {
+                self.take_in();
+                tokio::task::yield_now().await;
+            }
+            self.act().await;
             // Many answers must not keep its thread from other calls.
             tokio::task::coop::consume_budget().await;
         }
         // The caller left, or nothing more can come: the owners forget it (FWD-8).
         self.lanes.iter_mut().for_each(Lane::close);
+        let Self {
+            core, coming, feed, ..
+        } = self;
+        drop(feed);
+        drop_in_turns(core.into_agents()).await;
+        drop_in_turns(coming).await;
     }
 
     fn is_over(&self) -> bool {
-        self.core.is_done() && self.lanes.iter().all(Lane::is_delivered)
+        let is_done = self.coming.len() == 0 && self.core.is_done();
+        is_done && self.lanes.iter().all(Lane::is_delivered)
+    }
+
+    /// Takes some targets in.
+    fn take_in(&mut self) {
+        let Self {
+            coming,
+            indexes,
+            core,
+            ..
+        } = self;
+        let some = coming.take(TURN).map(|(index, agent, place)| {
+            indexes.push(index);
+            (agent, place)
+        });
+        core.add(some, Instant::now());
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>, alarm: Pin<&mut Sleep>) -> Poll<Next> {
@@ -127,10 +170,17 @@ impl Call {
             return Poll::Ready(Next::Over);
         }
         for (id, lane) in self.lanes.iter_mut().enumerate() {
-            lane.deliver(id, &self.feed, cx);
+            if lane.deliver(id, &self.feed, cx) {
+                cx.waker().wake_by_ref();
+            }
         }
         if self.is_over() {
             return Poll::Ready(Next::Delivered);
+        }
+        for (id, lane) in self.lanes.iter().enumerate() {
+            if self.core.is_held_back(id) && !lane.is_behind() {
+                return Poll::Ready(Next::GoOn(id));
+            }
         }
         let lanes = self.lanes.len();
         for step in 0..lanes {
@@ -140,31 +190,51 @@ impl Call {
                 return Poll::Ready(Next::On(id, event));
             }
         }
+        if self.coming.len() > 0 {
+            return Poll::Ready(Next::More);
+        }
         alarm.poll(cx).map(|()| Next::Due)
     }
 
-    /// Does what is to be done.
-    fn act(&mut self) {
-        loop {
-            let actions = self.core.take_actions();
-            if actions.is_empty() {
-                return;
+    /// Does what is to be done, in turns with other work.
+    async fn act(&mut self) {
+        while !self.act_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Does as much of it as one turn allows. True: that was all.
+    fn act_some(&mut self) -> bool {
+        let mut done = 0;
+        while done < TURN {
+            if self.actions.is_empty() {
+                self.actions.extend(self.core.take_actions());
             }
-            for action in actions {
-                match action {
-                    Action::Open(id, owner) => self.open(id, owner),
-                    Action::Dispatch(id, slots) => self.dispatch(id, &slots),
-                    Action::Resume(id) => {
-                        let opening = self.channel_to(id);
-                        self.lanes[id].open(opening);
-                    }
-                    Action::NotResumed(_) => self.count_resume("lost"),
-                    Action::Unreachable(id) => self.refused_by(id),
-                    Action::Close(id) => self.lanes[id].close(),
-                    Action::Here(slot) => self.here(slot),
-                    Action::Settle(slot, ended) => self.settle(slot, ended),
-                }
+            let Some(action) = self.actions.pop_front() else {
+                return true;
+            };
+            done += match &action {
+                Action::Dispatch(_, slots) => slots.len(),
+                _ => 1,
+            };
+            self.carry_out(action);
+        }
+        false
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Open(id, owner) => self.open(id, owner),
+            Action::Dispatch(id, slots) => self.dispatch(id, &slots),
+            Action::Resume(id) => {
+                let opening = self.channel_to(id);
+                self.lanes[id].open(opening);
             }
+            Action::NotResumed(_) => self.count_resume("lost"),
+            Action::Unreachable(id) => self.refused_by(id),
+            Action::Close(id) => self.lanes[id].close(),
+            Action::Here(slot) => self.here(slot),
+            Action::Settle(slot, ended) => self.settle(slot, ended),
         }
     }
 
@@ -177,7 +247,7 @@ impl Call {
             .push(Lane::new(Arc::clone(&owner), number, bytes_out));
         let now = Instant::now();
         if forwarder.ledger.fails_fast(&owner, now) {
-            return self.core.refused(id, Ended::NotConnected, now);
+            return self.core.refused(id, Ended::NotConnected);
         }
         match forwarder.ledger.seat(&owner, &forwarder.routing.load()) {
             Ok(seat) => {
@@ -193,7 +263,7 @@ impl Call {
                     }
                 }
             }
-            Err(_) => self.core.refused(id, Ended::Rejected, now),
+            Err(_) => self.core.refused(id, Ended::Rejected),
         }
     }
 
@@ -214,7 +284,9 @@ impl Call {
         let now = Instant::now();
         // Nothing is sent for a caller whose time is over.
         let Some(timeout_ms) = self.command.left_ms(now) else {
-            return self.core.not_dispatched(id, Ended::NotConnected, now);
+            return self
+                .core
+                .not_dispatched(id, slots, Ended::NotConnected, now);
         };
         let forwarder = &self.forwarder;
         let lane = &mut self.lanes[id];
@@ -225,7 +297,7 @@ impl Call {
             .ledger
             .load(frame.len(), &forwarder.routing.load());
         let Ok(load) = load else {
-            return self.core.not_dispatched(id, Ended::Rejected, now);
+            return self.core.not_dispatched(id, slots, Ended::Rejected, now);
         };
         let marker = ForwardOpen {
             version: VERSION,
@@ -297,23 +369,25 @@ impl Call {
                 let bytes_in = &self.forwarder.metrics.forward_bytes_in_total;
                 let bytes = GRPC_PREFIX + message.len();
                 bytes_in.inc_by(bytes as u64);
-                let taken = decode(message).ok_or(Foreign);
+                let taken = decode_of_owner(message).ok_or(Foreign);
                 if taken
                     .and_then(|kind| self.heed(id, kind, bytes, now))
                     .is_err()
                 {
                     debug!(node = %safe_text(&*self.lanes[id].owner), "a forwarded session made no sense");
-                    self.core.lost(id, now);
+                    self.core.lost(id);
                 }
                 return;
             }
-            Err(Lost::NotServed) if resuming => self.core.not_resumed(id, now),
+            Err(Lost::NotServed) if resuming => self.core.not_resumed(id),
             Err(Lost::NotServed) => {
                 self.refused_by(id);
-                self.core.refused(id, Ended::NotConnected, now);
+                self.core.refused(id, Ended::NotConnected);
             }
-            Err(Lost::NotSent) if !resuming => self.core.refused(id, Ended::NotConnected, now),
-            Ok(None) if !resuming => self.core.lost(id, now),
+            Err(Lost::NotSent) if !resuming => self.core.refused(id, Ended::NotConnected),
+            // The same would come again.
+            Err(Lost::NoMessage) => self.core.lost(id),
+            Ok(None) if !resuming => self.core.lost(id),
             Ok(None) | Err(Lost::Broken | Lost::NotSent) => self.core.broken(id, now),
         }
         self.lanes[id].hang_up();
@@ -333,6 +407,9 @@ impl Call {
                 lane.received += 1;
                 lane.frame(bytes);
                 lane.unload();
+                if lane.is_behind() {
+                    self.core.hold_back(id, true, now);
+                }
                 let look = |agent: &str| self.forwarder.look(agent);
                 self.core.written(id, &written.moved, look, now)
             }
@@ -352,10 +429,12 @@ impl Call {
                 Ok(())
             }
             Kind::End(end) => {
-                if end.code == tonic::Code::ResourceExhausted as u32 {
-                    self.feed.give_up();
+                // Whether the caller reads is judged here. What an owner has dropped because it was
+                // not taken in time is lost, and nothing else is (FWD-6).
+                match end.code == tonic::Code::ResourceExhausted as u32 {
+                    true => self.core.lost(id),
+                    false => self.core.ended(id),
                 }
-                self.core.ended(id, now);
                 Ok(())
             }
             Kind::Resumed(resumed) => {
@@ -365,7 +444,7 @@ impl Call {
                 Ok(())
             }
             Kind::Refused(refused) => {
-                self.refused(id, refused.reason(), now);
+                self.refused(id, refused.reason());
                 Ok(())
             }
             // What only an entry node says.
@@ -373,10 +452,10 @@ impl Call {
         }
     }
 
-    fn refused(&mut self, id: SessionId, reason: Reason, now: Instant) {
+    fn refused(&mut self, id: SessionId, reason: Reason) {
         let mut unsent = Ended::NotConnected;
         match reason {
-            Reason::UnknownSession => return self.core.not_resumed(id, now),
+            Reason::UnknownSession => return self.core.not_resumed(id),
             Reason::Limit => {
                 unsent = Ended::Rejected;
                 self.forwarder.ledger.reached(Limit::Owner);
@@ -385,6 +464,6 @@ impl Call {
             Reason::Stopping | Reason::Version => self.refused_by(id),
             _ => {}
         }
-        self.core.refused(id, unsent, now);
+        self.core.refused(id, unsent);
     }
 }

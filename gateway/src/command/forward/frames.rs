@@ -15,8 +15,13 @@ use crate::edge::grpc;
 /// The version of this part of the contract that is spoken here.
 pub(super) const VERSION: u32 = 1;
 
+/// What an owner says but answers: the positions of the targets of a Dispatch are the most.
+const MAX_WORD: usize = 64 << 10;
+
 /// `ForwardFrame.answers`.
 const ANSWERS: u32 = 6;
+/// Its key on the wire.
+const ANSWERS_KEY: u8 = (ANSWERS << 3) as u8 | WireType::LengthDelimited as u8;
 /// `ForwardAnswers.entries`.
 const ENTRIES: u32 = 1;
 
@@ -39,6 +44,15 @@ pub(super) fn encode_answers(entries: &[u8]) -> Bytes {
     out.freeze()
 }
 
+/// What an owner says in a message; `None` as well when it is larger than any but answers.
+pub(super) fn decode_of_owner(message: Bytes) -> Option<Kind> {
+    let is_answers = message.first() == Some(&ANSWERS_KEY);
+    match is_answers || message.len() <= MAX_WORD {
+        true => decode(message),
+        false => None,
+    }
+}
+
 /// What a message says; `None`: it is no frame, or one of a later version.
 pub(super) fn decode(message: Bytes) -> Option<Kind> {
     ForwardFrame::decode(message).ok()?.kind
@@ -46,7 +60,7 @@ pub(super) fn decode(message: Bytes) -> Option<Kind> {
 
 #[cfg(test)]
 mod tests {
-    use yuzu_proto::node::v1::ForwardAnswers;
+    use yuzu_proto::node::v1::{ForwardAnswers, ForwardWritten};
 
     use super::*;
 
@@ -64,7 +78,24 @@ mod tests {
                 "{len} bytes"
             );
             let message = framed.slice(GRPC_PREFIX..);
-            assert_eq!(decode(message), Some(Kind::Answers(answers)));
+            assert_eq!(decode_of_owner(message), Some(Kind::Answers(answers)));
         }
+    }
+
+    #[test]
+    fn fwd_2_only_answers_are_large() {
+        let written = |positions| {
+            Kind::Written(ForwardWritten {
+                moved: vec![7; positions],
+            })
+        };
+        let message = |kind| encode(kind).slice(GRPC_PREFIX..);
+        // As many as a Dispatch has targets.
+        let all = ForwardWritten {
+            moved: (0..2_048).collect(),
+        };
+        let all = Kind::Written(all);
+        assert_eq!(decode_of_owner(message(all.clone())), Some(all));
+        assert_eq!(decode_of_owner(message(written(MAX_WORD))), None);
     }
 }

@@ -18,7 +18,7 @@ use super::super::entries::NoAnswer;
 use super::super::fanout::Feed;
 use super::frames::{Kind, encode};
 use super::ledger::{Load, Seat};
-use crate::cluster::{Channel, Lost, MAX_FRAME};
+use crate::cluster::{Channel, Lost, MAX_FRAME, holding};
 
 /// The owner is told what was taken after so many bytes of its frames, prefixes included, as it
 /// counts them itself.
@@ -28,6 +28,10 @@ pub(super) const TELL: usize = 64 << 10;
 pub(super) const WINDOW: usize = 4 * TELL;
 /// So is it after so many of its frames that are no answers.
 const TELL_FRAMES: u32 = 32;
+/// As many of them that wait for the caller are far fewer than an owner keeps.
+const BEHIND: usize = 64;
+/// Handed on before other tasks get a turn.
+const DELIVERIES: usize = 1_024;
 /// A peer has so long to end its half of a stream that this side has ended.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -70,8 +74,9 @@ pub(super) struct Lane {
     pub(super) sent: Option<Instant>,
     /// Frames of the owner that came.
     pub(super) received: u64,
-    /// Of dispatches that are not written.
-    loads: VecDeque<Load>,
+    /// Of dispatches that are not written. Their frames hold them as well: a stream may keep one when
+    /// the session is over.
+    loads: VecDeque<Arc<Load>>,
     seat: Option<Seat>,
     line: Line,
     /// With the bytes of the frame that each was in.
@@ -83,6 +88,8 @@ pub(super) struct Lane {
     taken: u64,
     taken_bytes: usize,
     taken_frames: u32,
+    /// Frames that the caller has nothing of, among what waits.
+    frames: usize,
     bytes_out: IntCounter,
 }
 
@@ -104,6 +111,7 @@ impl Lane {
             taken: 0,
             taken_bytes: 0,
             taken_frames: 0,
+            frames: 0,
             bytes_out,
         }
     }
@@ -141,14 +149,15 @@ impl Lane {
 
     /// Sends it, with the marker before it if the session has none yet.
     pub(super) fn dispatch(&mut self, mut frame: Bytes, load: Load, marker: ForwardOpen) {
-        self.loads.push_back(load);
+        let load = Arc::new(load);
+        self.loads.push_back(Arc::clone(&load));
         self.has_command = true;
         if !std::mem::replace(&mut self.is_marked, true) {
             self.sent = Some(Instant::now());
             // In one piece: they arrive together.
             frame = [encode(Kind::Open(marker)), frame].concat().into();
         }
-        self.push(frame);
+        self.push(holding(frame, load));
     }
 
     /// The oldest Dispatch arrived.
@@ -184,7 +193,7 @@ impl Lane {
         self.loads = VecDeque::new();
         if let Line::Open(channel) = std::mem::replace(&mut self.line, Line::None) {
             channel.sink.end();
-            tokio::spawn(timeout(PARTING, part(channel)));
+            tokio::spawn(part(channel));
         }
     }
 
@@ -215,7 +224,13 @@ impl Lane {
     /// A frame of so many bytes came that the caller has nothing of.
     pub(super) fn frame(&mut self, bytes: usize) {
         self.untaken += bytes;
+        self.frames += 1;
         self.deliveries.push_back((Delivery::Frame, bytes));
+    }
+
+    /// Whether so many of them wait behind answers that the owner had better not say more.
+    pub(super) fn is_behind(&self) -> bool {
+        self.frames >= BEHIND
     }
 
     /// A target has no answer, behind all that came.
@@ -229,18 +244,25 @@ impl Lane {
         self.deliveries.is_empty()
     }
 
-    /// Hands on what the caller has room for.
-    pub(super) fn deliver(&mut self, lane: usize, feed: &Feed, cx: &Context<'_>) {
-        while let Some((delivery, bytes)) = self.deliveries.front() {
+    /// Hands on what the caller has room for. True: there may be more of it.
+    pub(super) fn deliver(&mut self, lane: usize, feed: &Feed, cx: &Context<'_>) -> bool {
+        for _ in 0..DELIVERIES {
+            let Some((delivery, bytes)) = self.deliveries.front() else {
+                return false;
+            };
             match delivery {
-                Delivery::Answers(entries, _) if !feed.offer(lane, entries, cx.waker()) => return,
+                Delivery::Answers(entries, _) if !feed.offer(lane, entries, cx.waker()) => {
+                    return false;
+                }
                 Delivery::Answers(..) | Delivery::Frame => {}
                 Delivery::Entry(target, reason) => feed.refuse(*target, *reason),
             }
             self.taken += u64::from(!matches!(delivery, Delivery::Entry(..)));
             self.taken_bytes += bytes;
             self.untaken -= bytes;
-            self.taken_frames += u32::from(matches!(delivery, Delivery::Frame));
+            let is_frame = matches!(delivery, Delivery::Frame);
+            self.taken_frames += u32::from(is_frame);
+            self.frames -= usize::from(is_frame);
             self.deliveries.pop_front();
             if self.taken_bytes >= TELL || self.taken_frames >= TELL_FRAMES {
                 (self.taken_bytes, self.taken_frames) = (0, 0);
@@ -248,12 +270,14 @@ impl Lane {
                 self.push(encode(Kind::Received(ForwardReceived { count })));
             }
         }
+        true
     }
 }
 
-/// Reads what the peer still says.
+/// Reads what the peer still says, for a while. What it has not taken then is not sent any more.
 async fn part(mut channel: Channel) {
-    while let Ok(Some(_)) = channel.source.next().await {}
+    let _ = timeout(PARTING, channel.source.read_out()).await;
+    channel.sink.abandon();
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::lane::{TELL, WINDOW};
 use super::outstanding::Foreign;
+use crate::cluster::holding;
 
 /// See the module.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Log {
     handed: u64,
     /// Which frames of those kept are answers to a Dispatch, counted from the first of the session.
     written: VecDeque<u64>,
-    /// Bytes kept by all sessions of the node.
+    /// Bytes of all sessions of the node.
     all: Arc<AtomicUsize>,
 }
 
@@ -46,11 +47,13 @@ impl Log {
         self.bytes < TELL || self.bytes < WINDOW && self.all.load(Ordering::Relaxed) < most
     }
 
-    /// This is said.
-    pub(super) fn push(&mut self, frame: Bytes) {
-        self.bytes += frame.len();
-        self.all.fetch_add(frame.len(), Ordering::Relaxed);
-        self.frames.push_back(frame);
+    /// This is said; as it is to be given to a stream, which may hold it longer than this does.
+    pub(super) fn push(&mut self, frame: Bytes) -> Bytes {
+        let bytes = frame.len();
+        self.bytes += bytes;
+        let frame = holding(frame, Kept::new(bytes, &self.all));
+        self.frames.push_back(frame.clone());
+        frame
     }
 
     /// The next frame answers a Dispatch.
@@ -84,7 +87,6 @@ impl Log {
         while self.confirmed < count {
             let len = self.frames.pop_front().map_or(0, |frame| frame.len());
             self.bytes -= len;
-            self.all.fetch_sub(len, Ordering::Relaxed);
             self.confirmed += 1;
         }
         while self.written.front().is_some_and(|frame| *frame < count) {
@@ -99,7 +101,23 @@ impl Log {
     }
 }
 
-impl Drop for Log {
+/// Bytes of a frame, as long as it is in memory.
+struct Kept {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Kept {
+    fn new(bytes: usize, all: &Arc<AtomicUsize>) -> Self {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Self {
+            bytes,
+            all: Arc::clone(all),
+        }
+    }
+}
+
+impl Drop for Kept {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Ordering::Relaxed);
     }

@@ -5,6 +5,7 @@
 //! happens and when, and says what is to be done. Must never say that a command was not sent when
 //! it may have been.
 
+mod closing;
 mod terms;
 
 use std::collections::{HashMap, VecDeque};
@@ -13,8 +14,14 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::answers::Answer;
+use closing::{Closing, How};
 pub(in crate::command) use terms::Place;
 pub(super) use terms::{Action, Ended, Foreign, Found, SessionId, Slot, Times};
+
+/// Targets of one Dispatch, so that none takes either node long.
+pub(in crate::command) const MAX_TARGETS: usize = 2_048;
+/// Dispatches that are on their way at once: far fewer than an owner takes unconfirmed.
+const MAX_UNWRITTEN: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -45,14 +52,16 @@ enum Phase {
 #[derive(Debug)]
 struct Session {
     phase: Phase,
-    /// To be sent when it is open.
-    waiting: Vec<Slot>,
+    /// To be sent when it is open, as Dispatches before are written.
+    waiting: VecDeque<Slot>,
     /// Sent, and the owner has not said that it wrote them.
     unwritten: VecDeque<Unwritten>,
     /// Dispatches sent.
     dispatches: u64,
     /// Targets that have not ended.
     open: usize,
+    /// Nothing more is sent for now.
+    is_held_back: bool,
 }
 
 #[derive(Debug)]
@@ -73,16 +82,14 @@ pub(super) struct Outstanding {
     open: usize,
     times: Times,
     actions: Vec<Action>,
+    /// Sessions that are over, while their targets end.
+    closing: VecDeque<Closing>,
 }
 
 impl Outstanding {
-    /// Begins with these targets, each of another agent.
-    pub(super) fn new(
-        targets: impl IntoIterator<Item = (Arc<str>, Place)>,
-        times: Times,
-        now: Instant,
-    ) -> Self {
-        let mut all = Self {
+    /// Without any target.
+    pub(super) fn new(times: Times) -> Self {
+        Self {
             targets: Vec::new(),
             by_agent: HashMap::new(),
             sessions: Vec::new(),
@@ -90,25 +97,49 @@ impl Outstanding {
             open: 0,
             times,
             actions: Vec::new(),
-        };
+            closing: VecDeque::new(),
+        }
+    }
+
+    /// What is to be let go of when the call is over.
+    pub(super) fn into_agents(self) -> impl Iterator<Item = Arc<str>> {
+        let agents = self.targets.into_iter().map(|target| target.agent);
+        agents.chain(self.by_agent.into_keys())
+    }
+
+    /// More targets, each of another agent.
+    pub(super) fn add(
+        &mut self,
+        targets: impl IntoIterator<Item = (Arc<str>, Place)>,
+        now: Instant,
+    ) {
         for (agent, place) in targets {
-            let slot = all.targets.len();
-            all.by_agent.insert(Arc::clone(&agent), slot);
-            all.targets.push(Target {
+            let slot = self.targets.len();
+            self.by_agent.insert(Arc::clone(&agent), slot);
+            self.targets.push(Target {
                 agent,
                 place,
                 is_second: false,
                 state: State::Waiting,
                 session: 0,
             });
-            all.open += 1;
-            all.assign(slot, now);
+            self.open += 1;
+            self.assign(slot, now);
         }
-        all
+        self.dispatch_all(now);
     }
 
-    /// What is to be done since the last time, in this order.
+    /// What is to be done since the last time, in this order. Of sessions that are over some targets
+    /// end with each call; nothing is to be done when there is nothing here.
     pub(super) fn take_actions(&mut self) -> Vec<Action> {
+        while let Some(mut closing) = self.closing.pop_front() {
+            if self.end_some(&mut closing) {
+                self.closing.push_front(closing);
+            }
+            if !self.actions.is_empty() {
+                break;
+            }
+        }
         std::mem::take(&mut self.actions)
     }
 
@@ -126,7 +157,7 @@ impl Outstanding {
         self.targets[slot].session
     }
 
-    /// Gives a target to the session of the node it is at.
+    /// Gives a target to the session of the node it is at, to be sent with the next Dispatch.
     fn assign(&mut self, slot: Slot, now: Instant) {
         let node = &self.targets[slot].place.node;
         let id = match self.current.get(node) {
@@ -139,10 +170,11 @@ impl Outstanding {
                     phase: Phase::Opening {
                         until: now + self.times.connect,
                     },
-                    waiting: Vec::new(),
+                    waiting: VecDeque::new(),
                     unwritten: VecDeque::new(),
                     dispatches: 0,
                     open: 0,
+                    is_held_back: false,
                 });
                 id
             }
@@ -151,29 +183,47 @@ impl Outstanding {
         target.session = id;
         target.state = State::Waiting;
         session.open += 1;
-        session.waiting.push(slot);
-        if let Phase::Open { .. } = session.phase {
+        session.waiting.push_back(slot);
+    }
+
+    /// Sends what waits for sessions that are open.
+    fn dispatch_all(&mut self, now: Instant) {
+        for id in 0..self.sessions.len() {
             self.dispatch(id, now);
         }
     }
 
-    /// Sends what waits for the session, which is open.
+    /// Sends what waits for the session, if it is open, as far as it may be on its way.
     fn dispatch(&mut self, id: SessionId, now: Instant) {
         let session = &mut self.sessions[id];
-        session.phase = Phase::Open { idle_since: None };
-        let slots = std::mem::take(&mut session.waiting);
-        if slots.is_empty() {
-            return self.look_idle(id, now);
+        if session.is_held_back || !matches!(session.phase, Phase::Open { .. }) {
+            return;
         }
-        session.dispatches += 1;
-        session.unwritten.push_back(Unwritten {
-            slots: slots.clone(),
-            until: now + self.times.forward,
-        });
-        for slot in &slots {
-            self.targets[*slot].state = State::Sent;
+        while !session.waiting.is_empty() && session.unwritten.len() < MAX_UNWRITTEN {
+            let count = session.waiting.len().min(MAX_TARGETS);
+            let slots: Vec<_> = session.waiting.drain(..count).collect();
+            session.phase = Phase::Open { idle_since: None };
+            session.dispatches += 1;
+            session.unwritten.push_back(Unwritten {
+                slots: slots.clone(),
+                until: now + self.times.forward,
+            });
+            for slot in &slots {
+                self.targets[*slot].state = State::Sent;
+            }
+            self.actions.push(Action::Dispatch(id, slots));
         }
-        self.actions.push(Action::Dispatch(id, slots));
+        self.look_idle(id, now);
+    }
+
+    /// Sends nothing more, as the caller has not taken what came, or goes on.
+    pub(super) fn hold_back(&mut self, id: SessionId, is_held_back: bool, now: Instant) {
+        self.sessions[id].is_held_back = is_held_back;
+        self.dispatch(id, now);
+    }
+
+    pub(super) fn is_held_back(&self, id: SessionId) -> bool {
+        self.sessions[id].is_held_back
     }
 
     fn look_idle(&mut self, id: SessionId, now: Instant) {
@@ -185,36 +235,46 @@ impl Outstanding {
         }
     }
 
-    fn settle(&mut self, slot: Slot, ended: Ended, now: Instant) {
-        self.leave(slot, now);
+    fn settle(&mut self, slot: Slot, ended: Ended) {
+        self.leave(slot);
         self.open -= 1;
         self.actions.push(Action::Settle(slot, ended));
     }
 
     /// The target is not its session's any more.
-    fn leave(&mut self, slot: Slot, now: Instant) {
+    fn leave(&mut self, slot: Slot) {
         let target = &mut self.targets[slot];
         target.state = State::Done;
-        let id = target.session;
-        self.sessions[id].open -= 1;
-        self.look_idle(id, now);
+        self.sessions[target.session].open -= 1;
     }
 
     /// The session has a stream.
     pub(super) fn opened(&mut self, id: SessionId, now: Instant) {
-        if let Phase::Opening { .. } = self.sessions[id].phase {
+        let phase = &mut self.sessions[id].phase;
+        if let Phase::Opening { .. } = phase {
+            *phase = Phase::Open { idle_since: None };
             self.dispatch(id, now);
         }
     }
 
-    /// The command of the last Dispatch of this session was not sent; its targets end so.
-    pub(super) fn not_dispatched(&mut self, id: SessionId, ended: Ended, now: Instant) {
+    /// A Dispatch of this session, for these targets, was not sent; they end so.
+    pub(super) fn not_dispatched(
+        &mut self,
+        id: SessionId,
+        slots: &[Slot],
+        ended: Ended,
+        now: Instant,
+    ) {
         let session = &mut self.sessions[id];
+        let found = session.unwritten.iter().position(|one| one.slots == slots);
+        let Some(unsent) = found.and_then(|place| session.unwritten.remove(place)) else {
+            return;
+        };
         session.dispatches -= 1;
-        let unsent = session.unwritten.pop_back();
-        for slot in unsent.map(|unsent| unsent.slots).unwrap_or_default() {
-            self.settle(slot, ended, now);
+        for slot in unsent.slots {
+            self.settle(slot, ended);
         }
+        self.dispatch(id, now);
     }
 
     /// The owner has the command of the oldest Dispatch in its mailboxes, but for those that `moved`
@@ -244,17 +304,18 @@ impl Outstanding {
                 Found::At(place) if place != target.place => {
                     target.is_second = true;
                     target.place = place;
-                    self.leave(slot, now);
+                    self.leave(slot);
                     self.assign(slot, now);
                 }
                 Found::Here => {
-                    self.leave(slot, now);
+                    self.leave(slot);
                     self.open -= 1;
                     self.actions.push(Action::Here(slot));
                 }
-                Found::At(_) | Found::Nowhere => self.settle(slot, Ended::Moved, now),
+                Found::At(_) | Found::Nowhere => self.settle(slot, Ended::Moved),
             }
         }
+        self.dispatch_all(now);
         Ok(())
     }
 
@@ -293,61 +354,27 @@ impl Outstanding {
         }
         for (answer, (slot, _)) in answers.iter().zip(before) {
             if answer.is_last {
-                self.settle(slot, Ended::Answered, now);
+                self.settle(slot, Ended::Answered);
             }
         }
+        self.look_idle(id, now);
         Ok(())
     }
 
-    /// The owner says that the call is over: its time has passed, or nobody reads.
-    pub(super) fn ended(&mut self, id: SessionId, now: Instant) {
-        self.close(id, now, |state, _| match state {
-            State::Waiting => Ended::NotConnected,
-            _ => Ended::Answered,
-        });
+    /// The owner says that the call is over, since its time has passed.
+    pub(super) fn ended(&mut self, id: SessionId) {
+        self.close(id, How::Ended);
     }
 
     /// The owner takes nothing more, and has applied nothing that it has not said Written of.
     /// `unsent` is how those end.
-    pub(super) fn refused(&mut self, id: SessionId, unsent: Ended, now: Instant) {
-        self.close(id, now, |state, is_written| match state {
-            State::Sent if is_written => Ended::OutcomeUnknown,
-            State::Answered => Ended::AgentDisconnected,
-            _ => unsent,
-        });
+    pub(super) fn refused(&mut self, id: SessionId, unsent: Ended) {
+        self.close(id, How::Refused(unsent));
     }
 
     /// The owner is lost for good.
-    pub(super) fn lost(&mut self, id: SessionId, now: Instant) {
-        self.close(id, now, |state, _| match state {
-            State::Sent => Ended::OutcomeUnknown,
-            State::Answered => Ended::AgentDisconnected,
-            _ => Ended::NotConnected,
-        });
-    }
-
-    /// Ends a session, and its targets as `outcome` says of their state and of whether the owner has
-    /// said that it wrote the command.
-    fn close(&mut self, id: SessionId, now: Instant, outcome: impl Fn(State, bool) -> Ended) {
-        let session = &mut self.sessions[id];
-        if session.phase == Phase::Closed {
-            return;
-        }
-        session.phase = Phase::Closed;
-        session.waiting = Vec::new();
-        let unwritten = std::mem::take(&mut session.unwritten);
-        self.current.retain(|_, current| *current != id);
-        self.actions.push(Action::Close(id));
-        let unwritten = unwritten.into_iter().flat_map(|unwritten| unwritten.slots);
-        let mut is_written = vec![true; self.targets.len()];
-        unwritten.for_each(|slot| is_written[slot] = false);
-        for (slot, is_written) in is_written.into_iter().enumerate() {
-            let target = &self.targets[slot];
-            if target.session == id && target.state != State::Done {
-                let ended = outcome(target.state, is_written);
-                self.settle(slot, ended, now);
-            }
-        }
+    pub(super) fn lost(&mut self, id: SessionId) {
+        self.close(id, How::Lost);
     }
 
     /// The stream of the session broke (FWD-8).
@@ -360,8 +387,8 @@ impl Outstanding {
                 self.actions.push(Action::Resume(id));
             }
             Phase::Resuming { until } if now < until => self.actions.push(Action::Resume(id)),
-            Phase::Resuming { .. } => self.not_resumed(id, now),
-            Phase::Opening { .. } | Phase::Open { .. } => self.lost(id, now),
+            Phase::Resuming { .. } => self.not_resumed(id),
+            Phase::Opening { .. } | Phase::Open { .. } => self.lost(id),
             Phase::Closed => {}
         }
     }
@@ -386,17 +413,18 @@ impl Outstanding {
         // The owner says itself that these did not arrive.
         let unsent = session.unwritten.split_off(had);
         for slot in unsent.into_iter().flat_map(|unsent| unsent.slots) {
-            self.settle(slot, Ended::NotConnected, now);
+            self.settle(slot, Ended::NotConnected);
         }
+        self.sessions[id].phase = Phase::Open { idle_since: None };
         self.dispatch(id, now);
         Ok(missed)
     }
 
     /// The session can't be resumed.
-    pub(super) fn not_resumed(&mut self, id: SessionId, now: Instant) {
+    pub(super) fn not_resumed(&mut self, id: SessionId) {
         if let Phase::Resuming { .. } = self.sessions[id].phase {
             self.actions.push(Action::NotResumed(id));
-            self.lost(id, now);
+            self.lost(id);
         }
     }
 
@@ -431,13 +459,13 @@ impl Outstanding {
                 continue;
             }
             match self.sessions[id].phase {
-                Phase::Resuming { .. } => self.not_resumed(id, now),
+                Phase::Resuming { .. } => self.not_resumed(id),
                 Phase::Opening { .. } => {
                     self.actions.push(Action::Unreachable(id));
-                    self.lost(id, now);
+                    self.lost(id);
                 }
                 // Silent for too long, or idle.
-                Phase::Open { .. } | Phase::Closed => self.lost(id, now),
+                Phase::Open { .. } | Phase::Closed => self.lost(id),
             }
         }
     }

@@ -20,7 +20,7 @@ use yuzu_proto::node::v1::{ForwardOpen, ForwardRefused, ForwardResume};
 use super::super::Router;
 use super::frames::{Kind, VERSION, decode, encode};
 use super::serving::{Attach, Serving};
-use crate::cluster::{Acceptor, Channel, Peer, Sharing};
+use crate::cluster::{Acceptor, Channel, Lost, Peer, Room, Sharing};
 use crate::config::Routing;
 use crate::observe::log::safe_text;
 use crate::observe::metrics::Metrics;
@@ -28,10 +28,6 @@ use crate::session::{Epoch, Registry};
 
 /// A peer has so long to end its half of a stream after it was refused.
 const PARTING: Duration = Duration::from_secs(1);
-
-/// A peer may have so many streams that have not begun a session: as many as a node has sessions with
-/// one owner unless it is told otherwise.
-const MAX_WAITING: usize = 1_024;
 
 /// One session: the life of the entry node, and its number there.
 type Key = (Arc<str>, u64, u64);
@@ -48,6 +44,8 @@ pub(crate) struct Served {
     waiting: Mutex<HashMap<Arc<str>, usize>>,
     /// Bytes that sessions keep for entry nodes that may not have them.
     pub(super) kept: Arc<AtomicUsize>,
+    /// Of commands, those that have not come as a whole included.
+    pub(super) commands: Room,
 }
 
 impl fmt::Debug for Served {
@@ -85,11 +83,13 @@ impl Served {
             sessions: Mutex::default(),
             waiting: Mutex::default(),
             kept: Arc::default(),
+            commands: Room::new(routing.max_inflight_bytes),
         })
     }
 
     /// Puts other bounds in force, for what comes from now on.
     pub(crate) fn retune(&self, routing: &Routing) {
+        self.commands.retune(routing.max_inflight_bytes);
         self.routing.store(Arc::new(routing.clone()));
     }
 
@@ -119,9 +119,9 @@ impl Served {
         let first = timeout(self.bounds().idle_close, channel.source.next()).await;
         let frame = match first {
             Ok(Ok(Some(message))) => decode(message),
+            Ok(Err(Lost::NoMessage)) | Err(_) => None,
             // It left before it had said anything.
             Ok(_) => return,
-            Err(_) => None,
         };
         match frame {
             Some(Kind::Open(marker)) => match self.judge(&peer, &marker) {
@@ -200,10 +200,7 @@ impl Served {
         self.count_refused(reason);
         channel.sink.push(refused(reason));
         channel.sink.end();
-        let _ = timeout(PARTING, async {
-            while let Ok(Some(_)) = channel.source.next().await {}
-        })
-        .await;
+        let _ = timeout(PARTING, channel.source.read_out()).await;
     }
 
     fn count_refused(&self, reason: Reason) {
@@ -243,14 +240,15 @@ impl Drop for Entered {
 }
 
 impl Waiting {
-    /// None: the peer has as many as it may have.
+    /// None: the peer has as many as it may have sessions.
     fn of(served: &Arc<Served>, peer: &Arc<str>) -> Option<Self> {
+        let most = served.bounds().max_sessions_per_owner;
         let mut all = served.waiting();
-        let waiting = all.entry(Arc::clone(peer)).or_default();
-        if *waiting >= MAX_WAITING {
+        let waiting = all.get(peer).copied().unwrap_or_default();
+        if waiting >= most {
             return None;
         }
-        *waiting += 1;
+        all.insert(Arc::clone(peer), waiting + 1);
         drop(all);
         Some(Self {
             served: Arc::clone(served),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use yuzu_proto::node::v1::forward_refused::Reason;
@@ -24,8 +25,9 @@ use super::super::running::Ticket;
 use super::super::{MAX_COMMAND, take_turns};
 use super::frames::{Kind, decode, encode, encode_answers};
 use super::log::Log;
+use super::outstanding::MAX_TARGETS;
 use super::served::{Entered, Served};
-use crate::cluster::{Channel, Lost};
+use crate::cluster::{Channel, Lost, Share};
 use crate::edge::grpc;
 use crate::session::Session;
 
@@ -33,6 +35,9 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// An entry node that takes what it is told never has so many Dispatches unconfirmed: it confirms
 /// several at once, and has one and those of agents that moved here, one for each node.
 const MAX_UNCONFIRMED: usize = 256;
+
+/// The largest frame of an entry node: a command for as many agents as one Dispatch may name.
+const MAX_DISPATCH: usize = MAX_COMMAND + (1 << 20);
 
 /// Another stream for a session, whose entry node has had so many frames.
 pub(super) struct Attach {
@@ -60,6 +65,8 @@ struct Work {
     /// Its end was said.
     has_ended: bool,
     body: FanoutBody,
+    /// The command's, while it is kept here for agents that are still to come.
+    _room: Share,
 }
 
 enum Event {
@@ -71,8 +78,10 @@ enum Event {
 
 /// The session is over.
 enum Over {
-    /// In order, or for good.
-    Done,
+    /// The entry node has ended it.
+    Left,
+    /// Its time is over.
+    Expired,
     Refused(Reason),
 }
 
@@ -100,22 +109,36 @@ impl<'a> Serving<'a> {
     }
 
     /// Serves to the end.
-    pub(super) async fn run(mut self, channel: Channel, mut attached: mpsc::Receiver<Attach>) {
+    pub(super) async fn run(mut self, mut channel: Channel, mut attached: mpsc::Receiver<Attach>) {
+        self.take_commands(&mut channel);
         let mut channel = Some(channel);
         loop {
+            // A peer that speaks without end does not keep its thread from others.
+            consume_budget().await;
             let event = self.next(&mut channel, &mut attached).await;
             let over = match self.heed(event, &mut channel).await {
                 Ok(()) => continue,
                 Err(over) => over,
             };
-            if let (Over::Refused(reason), Some(channel)) = (over, channel) {
-                // The correlation goes first.
-                let served = Arc::clone(self.served());
-                drop(self);
-                served.refuse(channel, reason).await;
+            match (over, channel) {
+                (Over::Refused(reason), Some(channel)) => {
+                    // The correlation goes first.
+                    let served = Arc::clone(self.served());
+                    drop(self);
+                    served.refuse(channel, reason).await;
+                }
+                // Nobody wants what is still on its way.
+                (Over::Left, Some(channel)) => channel.sink.abandon(),
+                _ => {}
             }
             return;
         }
+    }
+
+    /// Commands may come over the stream.
+    fn take_commands(&self, channel: &mut Channel) {
+        channel.source.limit(MAX_DISPATCH);
+        channel.source.share(&self.served().commands);
     }
 
     /// When the session ends whatever happens: nobody can want it any more.
@@ -163,9 +186,12 @@ impl<'a> Serving<'a> {
                 Ok(())
             }
             // The caller left, or has all: a clean close.
-            Event::Frame(Ok(None)) | Event::TimeOver => Err(Over::Done),
+            Event::Frame(Ok(None)) => Err(Over::Left),
+            Event::TimeOver => Err(Over::Expired),
+            Event::Frame(Err(Lost::NoMessage)) => Err(Over::Refused(Reason::Malformed)),
             Event::Frame(Err(_)) => {
                 *channel = None;
+                self.cut_off(true);
                 self.until = Some(Instant::now() + self.served().bounds().resume_grace);
                 Ok(())
             }
@@ -184,9 +210,16 @@ impl<'a> Serving<'a> {
         }
     }
 
+    /// Whether answers have no way to the entry node, which is not the caller's fault.
+    fn cut_off(&self, is_cut_off: bool) {
+        if let Some(work) = &self.work {
+            work.fanout.cut_off(is_cut_off);
+        }
+    }
+
     /// Keeps a frame until the entry node has it.
     fn say(&mut self, frame: Bytes, channel: &Option<Channel>) {
-        self.log.push(frame.clone());
+        let frame = self.log.push(frame);
         if let Some(channel) = channel {
             self.log.handed();
             channel.sink.push(frame);
@@ -201,6 +234,7 @@ impl<'a> Serving<'a> {
         } = attach;
         let known = self.log.confirm(received);
         let next = channel.insert(next);
+        self.take_commands(next);
         known.map_err(|_| Over::Refused(Reason::Malformed))?;
         let dispatches = self.dispatches;
         next.sink
@@ -209,6 +243,7 @@ impl<'a> Serving<'a> {
             .rest()
             .for_each(|frame| next.sink.push(frame.clone()));
         self.log.handed();
+        self.cut_off(false);
         let is_idle = self.work.as_ref().is_none_or(|work| work.has_ended);
         let idle = self.served().bounds().idle_close;
         self.until = is_idle.then(|| Instant::now() + idle);
@@ -248,7 +283,11 @@ impl<'a> Serving<'a> {
             (Some(_), None) => {}
             (None, None) | (Some(_), Some(_)) => return Err(Reason::Malformed),
         }
-        let Some(work) = &self.work else {
+        let Some(work) = self
+            .work
+            .as_ref()
+            .filter(|_| dispatch.agent_ids.len() <= MAX_TARGETS)
+        else {
             return Err(Reason::Malformed);
         };
         self.dispatches += 1;
@@ -293,6 +332,10 @@ impl<'a> Serving<'a> {
             targets: Vec::new(),
             command_id: id.to_owned(),
         };
+        let mut room = self.served().commands.share();
+        if !room.resize(command.len()) {
+            return Err(Reason::Limit);
+        }
         let left = self.deadline.saturating_duration_since(Instant::now());
         let fanout = self.served().router.fan_out(names, plugin, left);
         Ok(Work {
@@ -301,6 +344,7 @@ impl<'a> Serving<'a> {
             body: FanoutBody::new(Arc::clone(&fanout)),
             fanout,
             has_ended: false,
+            _room: room,
         })
     }
 }

@@ -9,6 +9,7 @@ mod matrix;
 mod peers;
 mod reload;
 mod samples;
+mod shedding;
 mod texts;
 mod variables;
 mod wild;

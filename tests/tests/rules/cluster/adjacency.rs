@@ -2,10 +2,12 @@
 
 use tonic::Code;
 use tonic::transport::Channel;
-use yuzu_gateway::config::{Config, Listener};
+use yuzu_gateway::config::{Broadcast, Config, Listener, Visibility};
 use yuzu_proto::server::v1::agent_event::Event as Change;
 use yuzu_proto::server::v1::management_service_client::ManagementServiceClient;
-use yuzu_proto::server::v1::{AgentEvent, GetAgentRequest, GetAgentResponse, WatchEventsRequest};
+use yuzu_proto::server::v1::{
+    AgentEvent, GetAgentRequest, GetAgentResponse, ListAgentsRequest, WatchEventsRequest,
+};
 use yuzu_server_stub::{StubConfig, StubServer};
 use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::fleet::{Fleet, Options};
@@ -127,6 +129,76 @@ async fn adj_5_get_agent_and_watch_events_see_agents_of_peers() {
     assert!(matches!(went.event, Some(Change::Disconnected(_))));
     assert_eq!(get(&mut client, "agent").await, Err(Code::NotFound));
     assert_eq!(get(&mut client, "nobody").await, Err(Code::NotFound));
+}
+
+/// All pages of so many: ids and host names.
+async fn listed(node: &Node, limit: i32) -> Vec<(String, String)> {
+    let (mut client, mut all) = (manage(node).await, Vec::new());
+    let mut ask = ListAgentsRequest {
+        limit,
+        ..ListAgentsRequest::default()
+    };
+    loop {
+        let page = client.list_agents(ask.clone()).await.expect("a page");
+        let page = page.into_inner();
+        assert!(page.agents.len() <= limit as usize);
+        for agent in page.agents {
+            // When an agent of a peer came is not known here, nor its host name.
+            assert!(agent.online);
+            assert_eq!(agent.last_seen.is_none(), agent.hostname.is_empty());
+            all.push((agent.agent_id, agent.hostname));
+        }
+        ask.cursor = page.next_cursor;
+        if ask.cursor.is_empty() {
+            return all;
+        }
+    }
+}
+
+#[tokio::test]
+async fn adj_5_list_agents_lists_those_of_peers_where_broadcasts_reach_them() {
+    let server = server().await;
+    let mesh = |name| {
+        let mut config = served(name, &server);
+        config.command.broadcast = Broadcast::Mesh;
+        config
+    };
+    let a = Node::start(mesh("a")).await;
+    let b = Node::join(mesh("b"), &[&a]).await;
+    let c = Node::join(served("c", &server), &[&a]).await;
+    let mut private = mesh("p");
+    private.node.visibility = Visibility::Private;
+    let p = Node::join(private, &[&a]).await;
+    let _agents = [
+        attach(&a, "agent-1").await,
+        attach(&b, "agent-2").await,
+        attach(&c, "agent-3").await,
+    ];
+    // Two nodes claim each of these; the later one has it.
+    let _moved = attach(&a, "agent-4").await;
+    knows(&b, 3).await;
+    let _there = attach(&b, "agent-4").await;
+    let _other = attach(&b, "agent-0").await;
+    knows(&a, 4).await;
+    let _here = attach(&a, "agent-0").await;
+    knows(&b, 4).await;
+    knows(&c, 6).await;
+    let host = |id: &str| (id.to_owned(), format!("{id}.example"));
+    let unknown = |id: &str| (id.to_owned(), String::new());
+    for limit in [1, 2, 100] {
+        let expected = [
+            host("agent-0"),
+            host("agent-1"),
+            unknown("agent-2"),
+            unknown("agent-3"),
+            unknown("agent-4"),
+        ];
+        assert_eq!(listed(&a, limit).await, expected, "pages of {limit}");
+        assert_eq!(listed(&c, limit).await, [host("agent-3")]);
+    }
+    // It forwards to nobody (VIS-7).
+    knows(&p, 7).await;
+    assert_eq!(listed(&p, 100).await, []);
 }
 
 #[tokio::test]

@@ -213,3 +213,34 @@ fn there_is_an_end_to_the_nodes_and_their_numbers_come_back() {
     assert_eq!(listen(&table, "more", 1).peer.number, 5);
     assert_eq!(at(&table, "agent"), place("gw6", "s"));
 }
+
+#[test]
+fn adj_5_a_page_has_the_first_agents_behind_the_cursor_each_once() {
+    let table = Adjacency::new();
+    let (one, two) = (listen(&table, "gw1", 1), listen(&table, "gw2", 1));
+    for n in 0..500 {
+        let teller = if n % 2 == 0 { &one } else { &two };
+        came(teller, &format!("agent-{n:03}"), "s", 10).unwrap();
+    }
+    // Both claim it.
+    came(&one, "agent-001", "s", 12).unwrap();
+    let list = |after: &str, most| {
+        let mut page = Page::new(after, most);
+        for shard in 0..SHARDS {
+            table.list(shard, &mut page);
+        }
+        page.into_agents().collect::<Vec<_>>()
+    };
+    let first = list("", 3);
+    let expected = [("agent-000", 10), ("agent-001", 12), ("agent-002", 10)];
+    let expected = expected.map(|(agent, number)| (Box::from(agent), epoch(number)));
+    assert_eq!(first, expected);
+    assert_eq!(list("agent-002", 2)[0].0, "agent-003".into());
+    assert_eq!(list("agent-497", 9).len(), 2);
+    assert_eq!(list("", 900).len(), 500);
+    // A node that is gone has no agents, whatever is still to be taken out.
+    let departed = table.keep_only(|name, _| name != "gw2");
+    assert_eq!(list("", 900).len(), 251);
+    assert_eq!(list("", 2)[1], ("agent-001".into(), epoch(12)));
+    drop(departed);
+}

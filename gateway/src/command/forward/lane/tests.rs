@@ -58,7 +58,7 @@ impl Bench {
     /// What has come is handed on.
     fn deliver(&mut self) {
         let cx = Context::from_waker(std::task::Waker::noop());
-        self.lane.deliver(0, &self.feed, &cx);
+        while self.lane.deliver(0, &self.feed, &cx) {}
     }
 
     fn dispatch(&mut self, agent: &str) {
@@ -70,6 +70,17 @@ impl Bench {
 
     fn on_their_way(&self) -> i64 {
         self.metrics.forward_inflight_bytes.get()
+    }
+
+    /// The same, and the stream has ended.
+    fn heard_to_the_end(&mut self) -> Vec<Kind> {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let next = |owner: &mut Channel, cx: &mut Context<'_>| match owner.source.poll_next(cx) {
+            Poll::Ready(Ok(message)) => message,
+            other => panic!("{other:?}"),
+        };
+        let all = std::iter::from_fn(|| next(&mut self.owner, &mut cx));
+        all.map(|message| decode(message).unwrap()).collect()
     }
 
     /// Everything that the owner has got.
@@ -157,4 +168,40 @@ async fn fwd_2_the_owner_is_told_after_some_dispatches_without_answers() {
     let count = TELL_FRAMES.into();
     let told = Kind::Received(ForwardReceived { count });
     assert_eq!(b.heard(), [told]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_a_command_counts_as_long_as_a_stream_holds_it() {
+    let mut b = Bench::new();
+    b.dispatch("1");
+    b.lane.unload();
+    assert!(b.on_their_way() > 0, "it lies in the stream");
+    b.heard();
+    assert_eq!(b.on_their_way(), 0, "written, and taken");
+    // An owner that takes nothing has it until the session has parted.
+    b.dispatch("2");
+    b.lane.close();
+    assert!(b.on_their_way() > 0);
+    tokio::time::sleep(PARTING / 2).await;
+    assert!(b.on_their_way() > 0);
+    tokio::time::sleep(PARTING).await;
+    assert_eq!(b.on_their_way(), 0);
+    assert!(b.heard_to_the_end().is_empty());
+}
+
+#[tokio::test]
+async fn fwd_2_a_slow_caller_is_behind_when_dispatches_wait_for_it() {
+    let mut b = Bench::new();
+    // More than the caller has room for.
+    while b.lane.is_delivered() {
+        b.answers(BUFFER);
+        b.deliver();
+    }
+    for _ in 1..BEHIND {
+        b.lane.frame(10);
+    }
+    assert!(!b.lane.is_behind());
+    b.lane.frame(10);
+    b.deliver();
+    assert!(b.lane.is_behind());
 }

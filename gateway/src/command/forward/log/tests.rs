@@ -74,3 +74,16 @@ fn fwd_2_dispatches_are_counted_until_their_answers_are_confirmed() {
         assert_eq!(log.unconfirmed(), left, "after {count}");
     }
 }
+
+#[test]
+fn fwd_5_what_a_stream_still_holds_counts_when_the_session_is_over() {
+    let all = Arc::default();
+    let mut log = Log::new(&all);
+    let held = log.push(frame(10));
+    log.push(frame(5));
+    assert_eq!(all.load(Ordering::Relaxed), 15);
+    drop(log);
+    assert_eq!(all.load(Ordering::Relaxed), 10);
+    drop(held);
+    assert_eq!(all.load(Ordering::Relaxed), 0);
+}

@@ -57,8 +57,10 @@ impl World {
             let node = NODES[n % NODES.len()];
             (Arc::from(n.to_string()), place(node, 1))
         });
+        let mut core = Outstanding::new(times());
+        core.add(all, now);
         let mut world = Self {
-            core: Outstanding::new(all, times(), now),
+            core,
             now,
             owners: Vec::new(),
             applied: vec![0; targets],
@@ -86,8 +88,9 @@ impl World {
                         assert_eq!(id, self.owners.len());
                         self.owners.push(Owner::default());
                     }
-                    Action::Dispatch(id, _) if full => {
-                        self.core.not_dispatched(id, Ended::Rejected, self.now);
+                    Action::Dispatch(id, slots) if full => {
+                        self.core
+                            .not_dispatched(id, &slots, Ended::Rejected, self.now);
                     }
                     Action::Dispatch(id, slots) => {
                         slots.iter().for_each(|slot| self.sent[*slot] += 1);
@@ -143,7 +146,7 @@ impl World {
                 owner.on_wire.clear();
                 owner.is_broken = false;
                 match owner.forgot {
-                    true => self.core.not_resumed(id, now),
+                    true => self.core.not_resumed(id),
                     false => drop(self.core.resumed(id, owner.had, now).unwrap()),
                 }
             }
@@ -152,12 +155,12 @@ impl World {
             12 if reaches && owner.heard == owner.said.len() => {
                 owner.on_wire.clear();
                 owner.forgot = true;
-                self.core.refused(id, Ended::NotConnected, now);
+                self.core.refused(id, Ended::NotConnected);
             }
             13 if reaches && owner.heard == owner.said.len() && owner.on_wire.is_empty() => {
                 let runs = owner.runs.iter().copied();
                 self.timed_out.extend(runs);
-                self.core.ended(id, now);
+                self.core.ended(id);
             }
             14 => {
                 self.now += Duration::from_secs(u64::from(chance) % 12);
@@ -165,7 +168,7 @@ impl World {
             }
             15 if reaches => {
                 owner.forgot = even;
-                self.core.lost(id, now);
+                self.core.lost(id);
             }
             _ => {}
         }
@@ -231,7 +234,7 @@ impl World {
             self.core.tick(self.now);
             self.act(false);
             for id in 0..self.owners.len() {
-                self.core.lost(id, self.now);
+                self.core.lost(id);
                 self.act(false);
                 // What was sent may still be carried out.
                 if !self.owners[id].forgot {

@@ -35,10 +35,9 @@ impl Bench {
         let now = Instant::now();
         let targets = nodes.iter().enumerate();
         let targets = targets.map(|(n, node)| (Arc::from(n.to_string()), place(node, 1)));
-        Self {
-            core: Outstanding::new(targets, times(), now),
-            now,
-        }
+        let mut core = Outstanding::new(times());
+        core.add(targets, now);
+        Self { core, now }
     }
 
     /// One target, sent over session 0.
@@ -106,7 +105,7 @@ fn fwd_6_nothing_was_sent_to_an_owner_that_is_not_reached() {
 fn fwd_6_nothing_was_sent_to_an_owner_that_refuses() {
     for unsent in [Ended::NotConnected, Ended::Rejected] {
         let mut b = Bench::sent();
-        b.core.refused(0, unsent, b.now);
+        b.core.refused(0, unsent);
         assert_eq!(b.actions(), closed(0, unsent));
     }
 }
@@ -115,7 +114,7 @@ fn fwd_6_nothing_was_sent_to_an_owner_that_refuses() {
 fn fwd_6_what_the_owner_wrote_before_it_refused_may_be_carried_out() {
     let mut b = Bench::sent();
     b.written(0, &[], Found::Nowhere);
-    b.core.refused(0, Ended::NotConnected, b.now);
+    b.core.refused(0, Ended::NotConnected);
     assert_eq!(b.actions(), closed(0, Ended::OutcomeUnknown));
 }
 
@@ -123,7 +122,7 @@ fn fwd_6_what_the_owner_wrote_before_it_refused_may_be_carried_out() {
 fn fwd_5_a_command_that_finds_no_room_was_not_sent() {
     for ended in [Ended::Rejected, Ended::NotConnected] {
         let mut b = Bench::sent();
-        b.core.not_dispatched(0, ended, b.now);
+        b.core.not_dispatched(0, &[0], ended, b.now);
         assert_eq!(b.actions(), [Action::Settle(0, ended)]);
         assert!(b.core.is_done());
     }
@@ -132,11 +131,11 @@ fn fwd_5_a_command_that_finds_no_room_was_not_sent() {
 #[test]
 fn fwd_6_a_lost_owner_leaves_the_outcome_unknown_before_the_first_answer() {
     let mut b = Bench::sent();
-    b.core.lost(0, b.now);
+    b.core.lost(0);
     assert_eq!(b.actions(), closed(0, Ended::OutcomeUnknown));
     let mut b = Bench::sent();
     b.written(0, &[], Found::Nowhere);
-    b.core.lost(0, b.now);
+    b.core.lost(0);
     assert_eq!(b.actions(), closed(0, Ended::OutcomeUnknown));
 }
 
@@ -144,7 +143,7 @@ fn fwd_6_a_lost_owner_leaves_the_outcome_unknown_before_the_first_answer() {
 fn fwd_6_a_lost_owner_disconnects_the_agent_after_an_answer() {
     let mut b = Bench::sent();
     b.answer("0", false).unwrap();
-    b.core.lost(0, b.now);
+    b.core.lost(0);
     assert_eq!(b.actions(), closed(0, Ended::AgentDisconnected));
 }
 
@@ -272,13 +271,102 @@ fn fwd_4_an_answer_that_nobody_waits_for_changes_nothing() {
     // The second one makes no sense, so the first does not count either.
     assert_eq!(b.core.answered(0, &[last, last], b.now), Err(Foreign));
     assert!(b.actions().is_empty());
-    b.core.lost(0, b.now);
+    b.core.lost(0);
     assert_eq!(b.actions(), closed(0, Ended::OutcomeUnknown));
 }
 
 #[test]
 fn fwd_4_the_owner_s_timeout_ends_its_targets_without_a_word() {
     let mut b = Bench::sent();
-    b.core.ended(0, b.now);
+    b.core.ended(0);
     assert_eq!(b.actions(), closed(0, Ended::Answered));
+}
+
+/// A call with very many targets on one node.
+fn many(count: usize) -> Bench {
+    let mut b = Bench::new(&[]);
+    let targets = (0..count).map(|n| (Arc::from(n.to_string()), place("b", 1)));
+    b.core.add(targets, b.now);
+    b.actions();
+    b.core.opened(0, b.now);
+    b
+}
+
+/// How many targets each Dispatch has.
+fn dispatched(actions: &[Action]) -> Vec<usize> {
+    let sizes = actions.iter().map(|action| match action {
+        Action::Dispatch(0, slots) => slots.len(),
+        other => panic!("{other:?}"),
+    });
+    sizes.collect()
+}
+
+#[test]
+fn fwd_2_very_many_targets_are_sent_in_parts_as_the_owner_writes_them() {
+    let mut b = many(40 * MAX_TARGETS + 7);
+    let mut sent = dispatched(&b.actions());
+    assert_eq!(sent, [MAX_TARGETS; MAX_UNWRITTEN]);
+    for _ in 0..10 {
+        b.written(0, &[], Found::Nowhere);
+        sent.extend(dispatched(&b.actions()));
+    }
+    assert_eq!(sent.len(), 41);
+    assert_eq!(sent.iter().sum::<usize>(), 40 * MAX_TARGETS + 7);
+    // Those that come later are behind them.
+    b.core.add([(Arc::from("late"), place("b", 1))], b.now);
+    assert_eq!(
+        b.actions(),
+        [Action::Dispatch(0, vec![40 * MAX_TARGETS + 7])]
+    );
+}
+
+#[test]
+fn fwd_6_very_many_targets_end_in_parts_each_once() {
+    let mut b = many(40 * MAX_TARGETS);
+    b.actions();
+    b.written(0, &[], Found::Nowhere);
+    b.actions();
+    b.core.lost(0);
+    let mut ended = Vec::new();
+    loop {
+        let actions = b.actions();
+        if actions.is_empty() {
+            break;
+        }
+        assert!(actions.len() <= 2 * MAX_TARGETS + 1, "{}", actions.len());
+        ended.extend(actions.into_iter().filter_map(|action| match action {
+            Action::Settle(slot, ended) => Some((slot, ended)),
+            _ => None,
+        }));
+    }
+    let unknown = (0..33 * MAX_TARGETS).map(|slot| (slot, Ended::OutcomeUnknown));
+    let unsent = (33 * MAX_TARGETS..40 * MAX_TARGETS).map(|slot| (slot, Ended::NotConnected));
+    assert!(ended.into_iter().eq(unknown.chain(unsent)));
+    assert!(b.core.is_done());
+}
+
+#[test]
+fn fwd_5_of_two_dispatches_the_one_that_found_no_room_was_not_sent() {
+    let mut b = many(2 * MAX_TARGETS);
+    let actions = b.actions();
+    assert_eq!(dispatched(&actions), [MAX_TARGETS; 2]);
+    let first: Vec<_> = (0..MAX_TARGETS).collect();
+    b.core.not_dispatched(0, &first, Ended::Rejected, b.now);
+    assert_eq!(b.actions().len(), MAX_TARGETS);
+    // Of the other one an answer is waited for.
+    b.written(0, &[0], Found::Nowhere);
+    assert_eq!(b.actions(), [Action::Settle(MAX_TARGETS, Ended::Moved)]);
+}
+
+#[test]
+fn fwd_2_nothing_more_is_sent_while_the_caller_is_behind() {
+    let mut b = many(40 * MAX_TARGETS);
+    assert_eq!(b.actions().len(), MAX_UNWRITTEN);
+    b.core.hold_back(0, true, b.now);
+    for _ in 0..MAX_UNWRITTEN {
+        b.written(0, &[], Found::Nowhere);
+    }
+    assert!(b.core.is_held_back(0) && b.actions().is_empty());
+    b.core.hold_back(0, false, b.now);
+    assert_eq!(dispatched(&b.actions()), [MAX_TARGETS; 8]);
 }

@@ -1,3 +1,6 @@
+mod bounds;
+mod resume;
+
 use std::task::{Context, Poll, Waker};
 
 use prost::Message;
@@ -322,7 +325,12 @@ async fn fwd_3_frames_that_make_no_sense_end_the_session() {
         command: None,
         ..dispatch(&["one"])
     };
+    let too_many = ForwardDispatch {
+        agent_ids: vec!["one".to_owned(); 2_049],
+        ..dispatch(&[])
+    };
     let sense = [
+        Kind::Dispatch(too_many),
         Kind::Dispatch(broken),
         Kind::Dispatch(without),
         Kind::Received(ForwardReceived { count: 1 }),
@@ -334,38 +342,8 @@ async fn fwd_3_frames_that_make_no_sense_end_the_session() {
         assert_eq!(a.refusal().await, Reason::Malformed);
         assert!(a.hear().await.is_none());
     }
-    assert_eq!(b.refused("malformed"), 4);
+    assert_eq!(b.refused("malformed"), 5);
     assert!(commands(&one).is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_5_so_many_sessions_are_served_and_no_more() {
-    let b = Bench::new();
-    let (_one, two) = (b.open(1), b.open(2));
-    let mut three = b.open(3);
-    assert_eq!(three.refusal().await, Reason::Limit);
-    assert_eq!(b.refused("limit"), 1);
-    drop(two);
-    tokio::task::yield_now().await;
-    let mut three = b.open(3);
-    three.say(Kind::Dispatch(dispatch(&["gone"])));
-    assert_eq!(three.moved().await, [0]);
-    // Another bound is in force at once.
-    b.served.retune(&Routing {
-        max_sessions: 3,
-        ..Routing::default()
-    });
-    let mut four = b.open(4);
-    four.say(Kind::Dispatch(dispatch(&["gone"])));
-    assert_eq!(four.moved().await, [0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_5_a_session_without_a_command_is_closed_when_it_is_idle() {
-    let b = Bench::new();
-    let mut a = b.open(1);
-    assert!(a.hear().await.is_none());
-    assert_eq!(b.sessions(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -383,153 +361,4 @@ async fn fwd_10_a_stopping_owner_serves_what_it_has_and_refuses_more() {
     drop(a);
     let soon = tokio::time::Instant::now() + Duration::from_secs(1);
     assert!(b.served.router.finished(soon).await);
-}
-
-/// Another stream for a session of `a`.
-fn resume(b: &Bench, session: u64, received: u64) -> Entry {
-    let entry = b.channel();
-    entry.say(Kind::Resume(ForwardResume { session, received }));
-    entry
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_8_a_broken_session_is_resumed_and_nothing_comes_twice_or_not_at_all() {
-    let b = Bench::new();
-    let one = b.connect("one");
-    let mut a = b.open(1);
-    a.say(Kind::Dispatch(dispatch(&["one"])));
-    assert!(a.moved().await.is_empty());
-    answer(&one, "1", 0);
-    assert_eq!(a.answers().await, [entry("one", "1")]);
-    // This one is on its way when the link breaks, that one comes while there is none.
-    answer(&one, "2", 0);
-    tokio::task::yield_now().await;
-    a.link.cut();
-    tokio::time::advance(Duration::from_secs(4)).await;
-    answer(&one, "3", 0);
-    let mut a = resume(&b, 1, 2);
-    let Some(Kind::Resumed(resumed)) = a.hear().await else {
-        panic!("not resumed");
-    };
-    assert_eq!(resumed.dispatches, 1);
-    assert_eq!(a.answers().await, [entry("one", "2")]);
-    assert_eq!(a.answers().await, [entry("one", "3")]);
-    answer(&one, "4", 1);
-    assert_eq!(a.answers().await, [entry("one", "4")]);
-    assert_eq!(b.sessions(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_8_a_stream_that_is_not_known_to_be_broken_gives_way() {
-    let b = Bench::new();
-    let one = b.connect("one");
-    let mut a = b.open(1);
-    a.say(Kind::Dispatch(dispatch(&["one"])));
-    assert!(a.moved().await.is_empty());
-    let mut again = resume(&b, 1, 1);
-    assert!(matches!(again.hear().await, Some(Kind::Resumed(_))));
-    assert!(a.hear().await.is_none());
-    answer(&one, "1", 1);
-    assert_eq!(again.answers().await, [entry("one", "1")]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_8_after_its_grace_the_correlation_is_dropped() {
-    let b = Bench::new();
-    let one = b.connect("one");
-    let mut a = b.open(1);
-    a.say(Kind::Dispatch(dispatch(&["one"])));
-    assert!(a.moved().await.is_empty());
-    a.link.cut();
-    tokio::time::sleep(Duration::from_millis(5_001)).await;
-    assert_eq!(b.sessions(), 0);
-    assert!(!answer(&one, "late", 1));
-    let mut a = resume(&b, 1, 1);
-    assert_eq!(a.refusal().await, Reason::UnknownSession);
-    assert_eq!(b.refused("unknown_session"), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_2_an_entry_node_that_confirms_nothing_is_sent_no_more_than_the_window() {
-    let b = Bench::new();
-    let one = b.connect("one");
-    let mut a = b.open(1);
-    a.say(Kind::Dispatch(dispatch(&["one"])));
-    assert!(a.moved().await.is_empty());
-    let output = "x".repeat(30 << 10);
-    for _ in 0..20 {
-        answer(&one, &output, 0);
-    }
-    let mut count = 1;
-    let more = async |a: &mut Entry| {
-        let next = timeout(Duration::from_millis(10), a.channel.source.next()).await;
-        next.is_ok()
-    };
-    while more(&mut a).await {
-        count += 1;
-    }
-    // 256 KiB hold nine of them.
-    assert_eq!(count, 1 + 9);
-    a.say(Kind::Received(ForwardReceived { count: 3 }));
-    assert!(more(&mut a).await && more(&mut a).await);
-    assert!(!more(&mut a).await);
-    let kept = b.served.kept.load(std::sync::atomic::Ordering::Relaxed);
-    assert!(
-        (9 * output.len()..10 * output.len()).contains(&kept),
-        "{kept}"
-    );
-    drop(a);
-    tokio::task::yield_now().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
-    let b = Bench::new();
-    let silent: Vec<_> = (0..MAX_WAITING).map(|_| b.channel()).collect();
-    let mut more = b.open(1);
-    assert!(more.hear().await.is_none());
-    assert_eq!((b.refused("limit"), b.sessions()), (1, 0));
-    drop(silent);
-    tokio::task::yield_now().await;
-    let mut a = b.open(1);
-    a.say(Kind::Dispatch(dispatch(&["gone"])));
-    assert_eq!(a.moved().await, [0]);
-    assert!(b.served.waiting().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_2_dispatches_that_are_never_confirmed_end_the_session() {
-    let b = Bench::new();
-    let mut a = b.open(1);
-    a.say(Kind::Dispatch(dispatch(&["gone"])));
-    assert_eq!(a.moved().await, [0]);
-    let more = ForwardDispatch {
-        command: None,
-        ..dispatch(&["gone"])
-    };
-    for _ in 1..256 {
-        a.say(Kind::Dispatch(more.clone()));
-        assert_eq!(a.moved().await, [0]);
-    }
-    a.say(Kind::Dispatch(more));
-    assert_eq!(a.refusal().await, Reason::Malformed);
-}
-
-#[tokio::test(start_paused = true)]
-async fn fwd_5_a_session_that_confirms_nothing_ends_with_its_time_and_grace() {
-    let b = Bench::new();
-    let one = b.connect("one");
-    let mut a = b.open(1);
-    a.say(Kind::Dispatch(dispatch(&["one"])));
-    assert!(a.moved().await.is_empty());
-    let output = "x".repeat(30 << 10);
-    for _ in 0..20 {
-        answer(&one, &output, 0);
-        tokio::task::yield_now().await;
-    }
-    // The caller's time, a second for clocks, and the grace.
-    tokio::time::sleep(Duration::from_millis(60_000 + 1_000 + 4_990)).await;
-    assert_eq!(b.sessions(), 1);
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(b.sessions(), 0);
 }

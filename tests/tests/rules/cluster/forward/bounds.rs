@@ -109,13 +109,65 @@ async fn fwd_2_a_caller_that_does_not_read_stalls_only_its_own_session() {
 }
 
 #[tokio::test]
+async fn fwd_6_an_owner_that_gives_the_caller_up_ends_its_own_targets_and_no_others() {
+    for from_dialler in [true, false] {
+        let server = server().await;
+        let config = |name: &str, is_owner: bool| {
+            let mut config = served(name, &server);
+            config.command.caller_buffer_bytes = 64 << 10;
+            if is_owner {
+                config.command.slow_caller_timeout = Duration::from_secs(1);
+            }
+            config
+        };
+        let a = Node::start(config("a", !from_dialler)).await;
+        let b = Node::join(config("b", from_dialler), &[&a]).await;
+        a.lists(&["b"]).await;
+        b.lists(&["a"]).await;
+        let (entry, owner) = if from_dialler { (&a, &b) } else { (&b, &a) };
+        let mut far = known(owner, entry, "far").await;
+        let mut near = attach(entry, "near").await;
+        let address = entry.gateway.management_address().expect("a listener");
+        let narrow = raw::Options {
+            stream_window: 64 << 10,
+            ..raw::Options::default()
+        };
+        let slow = Operator::connect_with(address, &narrow).await.unwrap();
+        let ids = ["near", "far"];
+        let mut fanout = slow.send(&ids, command("c-1"), 60).await.unwrap();
+        near.command().await.unwrap();
+        far.command().await.unwrap();
+        let flood = tokio::spawn(async move {
+            let output = "x".repeat(64 << 10);
+            for _ in 0..40 {
+                far.answer(&running("c-1", &output)).await.unwrap();
+            }
+            far
+        });
+        owner.counts("command_slow_callers_total", &[], 1.0).await;
+        let _far = soon("the flood", flood).await.unwrap();
+        near.answer(&success("c-1", "done")).await.unwrap();
+        let (entries, status) = fanout.rest().await.unwrap();
+        assert!(status.is_ok(), "{status}");
+        let last = |id: &str| {
+            let mut of = entries.iter().filter(|entry| entry.agent_id == id);
+            of.next_back().map(|entry| &*entry.response.output)
+        };
+        assert_eq!(last("near"), Some("done"));
+        assert_eq!(last("far"), Some("agent_disconnected"));
+        assert_eq!(outcome(entry, "agent_disconnected").await, 1.0);
+        becomes(entry, "forward_inflight_bytes", 0.0).await;
+    }
+}
+
+#[tokio::test]
 async fn fwd_2_many_calls_after_each_other_leave_the_link_as_it_is() {
     for from_dialler in [true, false] {
         let Pair {
             a,
             b,
             server: _server,
-        } = Pair::start().await;
+        } = Pair::with(|config| config.cluster.dead_after = Duration::from_secs(10)).await;
         let (entry, owner) = if from_dialler { (&a, &b) } else { (&b, &a) };
         let mut agent = known(owner, entry, "agent").await;
         let operator = operator(entry).await;

@@ -14,6 +14,11 @@ struct Split {
 const GRACE: Duration = Duration::from_millis(1_500);
 
 async fn split() -> Split {
+    split_with(|_| ()).await
+}
+
+/// Both nodes set up so.
+async fn split_with(change: impl Fn(&mut Config)) -> Split {
     let server = server().await;
     let relay = Relay::start().await.expect("a relay");
     let config = |name| {
@@ -22,6 +27,7 @@ async fn split() -> Split {
         config.routing.connect_timeout = GRACE;
         // Gossip goes on, so nobody is believed to be dead.
         config.cluster.dead_after = PATIENCE;
+        change(&mut config);
         config
     };
     let mut a = config("a");
@@ -103,6 +109,42 @@ async fn fwd_6_sent_and_lost_before_an_answer_is_unknown_and_never_sent_again() 
 }
 
 #[tokio::test]
+async fn fwd_8_a_link_that_breaks_under_a_slow_caller_costs_it_nothing() {
+    let split = split_with(|config| {
+        config.command.slow_caller_timeout = Duration::from_secs(1);
+        config.command.caller_buffer_bytes = 64 << 10;
+        config.routing.resume_grace = PATIENCE;
+    })
+    .await;
+    let (entry, owner) = split.roles(true);
+    let mut agent = known(owner, entry, "agent").await;
+    let operator = operator(entry).await;
+    let mut fanout = operator.send(&["agent"], command("c-1"), 60).await.unwrap();
+    agent.command().await.unwrap();
+    agent.answer(&running("c-1", "0")).await.unwrap();
+    fanout.entry().await.unwrap();
+    split.relay.cut();
+    let flood = tokio::spawn(async move {
+        let output = "x".repeat(64 << 10);
+        for _ in 0..20 {
+            agent.answer(&running("c-1", &output)).await.unwrap();
+        }
+        agent.answer(&success("c-1", "done")).await.unwrap();
+        agent
+    });
+    // Longer than a caller may take nothing.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    split.relay.heal();
+    let (entries, status) = fanout.rest().await.unwrap();
+    assert!(status.is_ok(), "{status}");
+    assert_eq!(entries.len(), 21);
+    assert_eq!(entries[20].response.output, "done");
+    assert_eq!(resumes(entry, "resumed").await, 1.0);
+    assert_eq!(owner.metric("command_slow_callers_total", &[]).await, 0.0);
+    soon("the flood", flood).await.unwrap();
+}
+
+#[tokio::test]
 async fn fwd_6_lost_after_an_answer_is_disconnected() {
     let split = split().await;
     let (entry, owner) = split.roles(true);
@@ -118,6 +160,34 @@ async fn fwd_6_lost_after_an_answer_is_disconnected() {
 }
 
 #[tokio::test]
+async fn fwd_10_a_node_that_stops_is_linked_again_when_its_link_breaks() {
+    let split = split_with(|config| config.routing.resume_grace = PATIENCE).await;
+    let mut agent = known(&split.pair.b, &split.pair.a, "agent").await;
+    let operator = operator(&split.pair.a).await;
+    let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+    agent.command().await.unwrap();
+    let Split { pair, relay } = split;
+    let stopping = tokio::spawn(pair.b.gateway.shutdown());
+    stays_draining(&pair.a).await;
+    relay.cut();
+    becomes(&pair.a, "cluster_peers_connected", 0.0).await;
+    relay.heal();
+    agent.answer(&success("c-1", "done")).await.unwrap();
+    let (entries, status) = fanout.rest().await.unwrap();
+    assert!(status.is_ok());
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].response.output, "done");
+    assert_eq!(resumes(&pair.a, "resumed").await, 1.0);
+    soon("the stop", stopping).await.unwrap();
+    // Nobody is warned of a node that has stopped.
+    for reason in ["connect", "refused", "timeout"] {
+        let labels = [("reason", reason)];
+        let failures = pair.a.metric("cluster_connect_failures_total", &labels);
+        assert_eq!(failures.await, 0.0, "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn cluster_5_fwd_6_fwd_9_an_owner_that_is_not_linked_gets_nothing_and_fails_fast_then() {
     for from_dialler in [true, false] {
         let split = split().await;
@@ -130,11 +200,17 @@ async fn cluster_5_fwd_6_fwd_9_an_owner_that_is_not_linked_gets_nothing_and_fail
         let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
         ends_as(&mut fanout, "not_connected").await;
         assert!(started.elapsed() >= GRACE, "it waits for a link");
-        let started = tokio::time::Instant::now();
-        let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
-        ends_as(&mut fanout, "not_connected").await;
-        assert!(started.elapsed() < GRACE / 2, "and not again at once");
-        assert_eq!(outcome(entry, "not_connected").await, 2.0);
+        // For a second it does not wait again. A busy machine may take longer than that to ask.
+        let (mut sent, mut failed_fast) = (1, false);
+        while !failed_fast && sent < 6 {
+            let started = tokio::time::Instant::now();
+            let mut fanout = operator.send(&["agent"], command("c-1"), 20).await.unwrap();
+            ends_as(&mut fanout, "not_connected").await;
+            failed_fast = started.elapsed() < GRACE / 2;
+            sent += 1;
+        }
+        assert!(failed_fast);
+        assert_eq!(outcome(entry, "not_connected").await, f64::from(sent));
         split.relay.heal();
         becomes(entry, "cluster_peers_connected", 1.0).await;
         assert!(agent.command_within(crate::support::WHILE).await.is_none());
