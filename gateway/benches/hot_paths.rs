@@ -2,6 +2,7 @@
 //!
 //! `cargo bench -p yuzu-gateway --features bench`
 
+use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ const OBSERVED_PEER: u32 = 6;
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     messages(&mut criterion);
+    bare(&mut criterion);
     sessions(&mut criterion);
     heartbeats(&mut criterion);
     notices(&mut criterion);
@@ -75,6 +77,30 @@ fn messages(criterion: &mut Criterion) {
         });
         criterion.bench_function(&of("edit/register"), |bencher| {
             bencher.iter(|| replace_bytes_field(black_box(&register), OBSERVED_PEER, b"192.0.2.7"));
+        });
+    }
+}
+
+/// The floor of what follows: the library's map, with keys and values of the same size. What it grows
+/// by from few to many is what the caches of the machine hold of them.
+fn bare(criterion: &mut Criterion) {
+    for count in [FEW, MANY] {
+        let row =
+            |number: usize| Arc::<str>::from(format!("{number:08x}-0000-4000-8000-000000000000"));
+        let rows: Vec<Arc<str>> = (0..count).map(row).collect();
+        let fresh = || Arc::new([7_u8; 200]);
+        let mut map: HashMap<Arc<str>, Arc<[u8; 200]>> =
+            rows.iter().map(|row| (Arc::clone(row), fresh())).collect();
+        let mut place = 0;
+        let mut next = || {
+            place = (place + STRIDE) % count;
+            &rows[place]
+        };
+        criterion.bench_function(&format!("bare/find/{count}"), |bencher| {
+            bencher.iter(|| map.get(&**next()).map(Arc::clone));
+        });
+        criterion.bench_function(&format!("bare/replace/{count}"), |bencher| {
+            bencher.iter(|| map.insert(Arc::clone(next()), fresh()));
         });
     }
 }
