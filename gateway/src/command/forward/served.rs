@@ -119,7 +119,7 @@ impl Served {
         let first = timeout(self.bounds().idle_close, channel.source.next()).await;
         let frame = match first {
             Ok(Ok(Some(message))) => decode(message),
-            Ok(Err(Lost::NoMessage)) | Err(_) => None,
+            Ok(Err(Lost::NoMessage | Lost::NoRoom)) | Err(_) => None,
             // It left before it had said anything.
             Ok(_) => return,
         };

@@ -38,6 +38,10 @@ const MAX_UNCONFIRMED: usize = 256;
 
 /// The largest frame of an entry node: a command for as many agents as one Dispatch may name.
 const MAX_DISPATCH: usize = MAX_COMMAND + (1 << 20);
+/// What a frame that has not come as a whole may have though there is no room for commands: as many
+/// agents as one Dispatch may name, with a UUID each. A session whose command runs must not end
+/// because others have large ones.
+const FREE: usize = 80 << 10;
 
 /// Another stream for a session, whose entry node has had so many frames.
 pub(super) struct Attach {
@@ -138,7 +142,7 @@ impl<'a> Serving<'a> {
     /// Commands may come over the stream.
     fn take_commands(&self, channel: &mut Channel) {
         channel.source.limit(MAX_DISPATCH);
-        channel.source.share(&self.served().commands);
+        channel.source.share(&self.served().commands, FREE);
     }
 
     /// When the session ends whatever happens: nobody can want it any more.
@@ -189,6 +193,7 @@ impl<'a> Serving<'a> {
             Event::Frame(Ok(None)) => Err(Over::Left),
             Event::TimeOver => Err(Over::Expired),
             Event::Frame(Err(Lost::NoMessage)) => Err(Over::Refused(Reason::Malformed)),
+            Event::Frame(Err(Lost::NoRoom)) => Err(Over::Refused(Reason::Limit)),
             Event::Frame(Err(_)) => {
                 *channel = None;
                 self.cut_off(true);

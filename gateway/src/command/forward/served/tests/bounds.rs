@@ -198,3 +198,60 @@ async fn fwd_5_commands_of_all_sessions_together_have_so_much_room() {
     a.say(large());
     assert_eq!(a.moved().await, [0]);
 }
+
+/// A command of 3 MiB.
+fn large() -> Bytes {
+    let command = CommandRequest {
+        command_id: "c-1".to_owned(),
+        plugin: "x".repeat(3 << 20),
+        ..Default::default()
+    };
+    encode(Kind::Dispatch(ForwardDispatch {
+        command: Some(command.encode_to_vec().into()),
+        ..dispatch(&["gone"])
+    }))
+}
+
+/// Another bound for the commands of all sessions.
+fn room(b: &Bench, max_inflight_bytes: usize) {
+    b.served.retune(&Routing {
+        max_inflight_bytes,
+        ..Routing::default()
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_fwd_6_a_command_in_pieces_that_finds_no_room_reaches_a_bound() {
+    let b = Bench::new();
+    room(&b, 4 << 20);
+    let mut a = b.open(1);
+    a.channel.sink.push(large());
+    assert_eq!(a.moved().await, [0]);
+    let mut more = b.open(2);
+    more.channel.sink.push(large().slice(..2 << 20));
+    assert_eq!(more.refusal().await, Reason::Limit);
+    assert_eq!((b.refused("limit"), b.refused("malformed")), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_6_a_session_whose_command_runs_goes_on_when_others_have_all_the_room() {
+    let b = Bench::new();
+    let one = b.connect("one");
+    let mut a = b.open(1);
+    a.say(Kind::Dispatch(dispatch(&["one"])));
+    assert!(a.moved().await.is_empty());
+    let mut other = b.open(2);
+    other.channel.sink.push(large());
+    assert_eq!(other.moved().await, [0]);
+    room(&b, 1 << 20);
+    let more = encode(Kind::Dispatch(ForwardDispatch {
+        command: None,
+        agent_ids: vec!["01234567-89ab-cdef-0123-456789abcdef".to_owned(); 2_048],
+    }));
+    a.channel.sink.push(more.slice(..more.len() - 1));
+    tokio::task::yield_now().await;
+    a.channel.sink.push(more.slice(more.len() - 1..));
+    assert_eq!(a.moved().await.len(), 2_048);
+    answer(&one, "done", 1);
+    assert_eq!(a.answers().await, [entry("one", "done")]);
+}
