@@ -273,8 +273,13 @@ impl Acceptor for Served {
     fn accept(self: Arc<Self>, peer: Peer, channel: Channel) {
         match Waiting::of(&self, &peer.name) {
             Some(waiting) => drop(tokio::spawn(self.begin(peer, channel, waiting))),
-            // Without a word: what would have to be waited for is what there is too much of.
-            None => self.count_refused(Reason::Limit),
+            // The entry node is told that nothing was applied (FWD-6), and not waited for: that is what
+            // there is too much of.
+            None => {
+                self.count_refused(Reason::Limit);
+                channel.sink.push(refused(Reason::Limit));
+                channel.sink.end();
+            }
         }
     }
 }

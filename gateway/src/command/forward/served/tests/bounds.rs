@@ -67,7 +67,7 @@ async fn fwd_2_an_entry_node_that_confirms_nothing_is_sent_no_more_than_the_wind
 }
 
 #[tokio::test(start_paused = true)]
-async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
+async fn fwd_5_fwd_6_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
     let b = Bench::new();
     let most = |max_sessions_per_owner| {
         b.served.retune(&Routing {
@@ -78,13 +78,14 @@ async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
     most(3);
     let mut silent: Vec<_> = (0..3).map(|_| b.channel()).collect();
     let mut more = b.open(1);
+    assert_eq!(more.refusal().await, Reason::Limit);
     assert!(more.hear().await.is_none());
     assert_eq!((b.refused("limit"), b.sessions()), (1, 0));
     // Another bound is in force at once.
     most(4);
     silent.push(b.channel());
     most(2);
-    assert!(b.open(1).hear().await.is_none());
+    assert_eq!(b.open(1).refusal().await, Reason::Limit);
     assert_eq!(b.refused("limit"), 2);
     drop(silent);
     tokio::task::yield_now().await;
