@@ -261,15 +261,19 @@ impl Channels {
         let mut offers = Messages::of(body, MAX_OFFER);
         while let Ok(Some(offer)) = offers.next().await {
             let offer = ForwardOffer::decode(offer).map_err(|_| Failure::Protocol)?;
-            let (sink, body) = outgoing(Some(calls.carrier().ok_or(Failure::Refused)?));
+            // A peer that offers without end does not keep its thread.
+            tokio::task::coop::consume_budget().await;
+            // Those that have been offered before go on.
+            let Some(carrier) = calls.carrier() else {
+                continue;
+            };
+            let (sink, body) = outgoing(Some(carrier));
             let mut request = unary::request(path::NODE_ACCEPT, tonic::body::Body::new(body))?;
             let headers = request.headers_mut();
             headers.insert(OFFER, HeaderValue::from(offer.offer));
             let stream = Box::pin(stream_of(calls.begin(request)));
             let source = Source::awaiting(stream).behind(offer.frames);
             self.accept(peer.clone(), sink, source);
-            // A peer that offers without end does not keep its thread.
-            tokio::task::coop::consume_budget().await;
         }
         Ok(())
     }
