@@ -132,7 +132,7 @@ impl<'a> Serving<'a> {
                     served.refuse(channel, reason).await;
                 }
                 // Nobody wants what is still on its way.
-                (Over::Left, Some(channel)) => channel.sink.abandon(),
+                (Over::Left | Over::Expired, Some(channel)) => channel.sink.abandon(),
                 _ => {}
             }
             return;
@@ -238,6 +238,10 @@ impl<'a> Serving<'a> {
             received,
         } = attach;
         let known = self.log.confirm(received);
+        if let Some(older) = channel.take() {
+            // What is on its way over it goes over the other one.
+            older.sink.abandon();
+        }
         let next = channel.insert(next);
         self.take_commands(next);
         known.map_err(|_| Over::Refused(Reason::Malformed))?;

@@ -162,6 +162,7 @@ async fn fwd_5_a_session_that_confirms_nothing_ends_with_its_time_and_grace() {
     assert_eq!(b.sessions(), 1);
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(b.sessions(), 0);
+    assert!(a.hear().await.is_none(), "nobody wants what waited");
 }
 
 #[tokio::test(start_paused = true)]
