@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint};
+use prost::encoding::{WireType, decode_varint, encode_key, encode_varint};
 use yuzu_proto::node::v1::ForwardFrame;
 pub(super) use yuzu_proto::node::v1::forward_frame::Kind;
 use yuzu_proto::wire::{GRPC_PREFIX, bytes_field_len, put_bytes_field, put_grpc_prefix};
@@ -46,11 +46,18 @@ pub(super) fn encode_answers(entries: &[u8]) -> Bytes {
 
 /// What an owner says in a message; `None` as well when it is larger than any but answers.
 pub(super) fn decode_of_owner(message: Bytes) -> Option<Kind> {
-    let is_answers = message.first() == Some(&ANSWERS_KEY);
-    match is_answers || message.len() <= MAX_WORD {
+    match message.len() <= MAX_WORD || is_answers(&message) {
         true => decode(message),
         false => None,
     }
+}
+
+/// Whether answers are all that the message says: those are not copied when it is decoded.
+fn is_answers(message: &[u8]) -> bool {
+    let Some((&ANSWERS_KEY, mut rest)) = message.split_first() else {
+        return false;
+    };
+    decode_varint(&mut rest).is_ok_and(|len| len == rest.len() as u64)
 }
 
 /// What a message says; `None`: it is no frame, or one of a later version.
@@ -96,6 +103,11 @@ mod tests {
         };
         let all = Kind::Written(all);
         assert_eq!(decode_of_owner(message(all.clone())), Some(all));
-        assert_eq!(decode_of_owner(message(written(MAX_WORD))), None);
+        let large = message(written(MAX_WORD));
+        assert_eq!(decode_of_owner(large.clone()), None);
+        // Nor may answers go before it.
+        let mut behind = BytesMut::from(&encode_answers(b"x")[GRPC_PREFIX..]);
+        behind.extend_from_slice(&large);
+        assert_eq!(decode_of_owner(behind.freeze()), None);
     }
 }
