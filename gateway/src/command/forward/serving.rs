@@ -23,7 +23,7 @@ use super::super::fanout::{Fanout, FanoutBody, LINGER};
 use super::super::local::Dispatched;
 use super::super::running::Ticket;
 use super::super::{MAX_COMMAND, take_turns};
-use super::frames::{Kind, decode, encode, encode_answers};
+use super::frames::{Kind, decode_of_entry, encode, encode_answers};
 use super::log::Log;
 use super::outstanding::MAX_TARGETS;
 use super::served::{Entered, Served};
@@ -261,7 +261,7 @@ impl<'a> Serving<'a> {
 
     /// Does what the entry node says; what is to be said of it.
     async fn hear(&mut self, message: Bytes) -> Result<Option<Bytes>, Reason> {
-        match decode(message) {
+        match decode_of_entry(message, MAX_TARGETS) {
             Some(Kind::Dispatch(dispatch)) => {
                 if self.log.unconfirmed() >= MAX_UNCONFIRMED {
                     return Err(Reason::Malformed);
@@ -292,11 +292,7 @@ impl<'a> Serving<'a> {
             (Some(_), None) => {}
             (None, None) | (Some(_), Some(_)) => return Err(Reason::Malformed),
         }
-        let Some(work) = self
-            .work
-            .as_ref()
-            .filter(|_| dispatch.agent_ids.len() <= MAX_TARGETS)
-        else {
+        let Some(work) = &self.work else {
             return Err(Reason::Malformed);
         };
         self.dispatches += 1;
