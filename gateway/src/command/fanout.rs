@@ -283,6 +283,8 @@ impl Fanout {
     pub(super) fn cut_off(&self, is_cut_off: bool) {
         let mut state = self.state();
         state.cut_off = is_cut_off;
+        // What passed it by meanwhile is no measure of how it reads.
+        state.came = 0;
         let now = Instant::now();
         state.idle_since = state.idle_since.map(|_| now);
         state.full_since = state.full_since.map(|_| now);

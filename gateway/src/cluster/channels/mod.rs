@@ -16,12 +16,14 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use http::{HeaderValue, Request};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use prost::Message;
 use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
 use tonic::Status;
 use yuzu_proto::node::v1::{ForwardOffer, OffersRequest};
 use yuzu_proto::path;
@@ -44,6 +46,9 @@ const OFFER: &str = "yuzu-offer";
 const MAX_OFFER: usize = EARLY + 64;
 /// Offers that may lie unread: a peer that reads has taken them at once.
 const MAX_UNREAD: usize = 1_024;
+
+/// Whoever waits for a way that takes nothing more looks again so often.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A stream of messages in both directions. Dropped, it ends.
 #[derive(Debug)]
@@ -167,12 +172,23 @@ impl Channels {
             if let Some(channel) = self.try_open(&node) {
                 return channel;
             }
+            // A way that takes nothing more for now says nothing when it does.
+            let is_busy = self.ways().contains_key(&node);
+            let again = async {
+                match is_busy {
+                    true => sleep(LOOK).await,
+                    false => std::future::pending().await,
+                }
+            };
             // An error would say that the sender is gone, which lives here.
-            let _ = came.changed().await;
+            tokio::select! {
+                _ = came.changed() => {}
+                () = again => {}
+            }
         }
     }
 
-    /// A channel to this node; `None`: there is no link to it.
+    /// A channel to this node; `None`: there is no link to it, or one that takes no more for now.
     pub(crate) fn try_open(self: &Arc<Self>, node: &str) -> Option<Channel> {
         let way = self.ways().get(node).map(|(_, way)| way.clone());
         let (sink, source) = match way? {
@@ -245,15 +261,19 @@ impl Channels {
         let mut offers = Messages::of(body, MAX_OFFER);
         while let Ok(Some(offer)) = offers.next().await {
             let offer = ForwardOffer::decode(offer).map_err(|_| Failure::Protocol)?;
-            let (sink, body) = outgoing(Some(calls.carrier().ok_or(Failure::Refused)?));
+            // A peer that offers without end does not keep its thread.
+            tokio::task::coop::consume_budget().await;
+            // Those that have been offered before go on.
+            let Some(carrier) = calls.carrier() else {
+                continue;
+            };
+            let (sink, body) = outgoing(Some(carrier));
             let mut request = unary::request(path::NODE_ACCEPT, tonic::body::Body::new(body))?;
             let headers = request.headers_mut();
             headers.insert(OFFER, HeaderValue::from(offer.offer));
             let stream = Box::pin(stream_of(calls.begin(request)));
             let source = Source::awaiting(stream).behind(offer.frames);
             self.accept(peer.clone(), sink, source);
-            // A peer that offers without end does not keep its thread.
-            tokio::task::coop::consume_budget().await;
         }
         Ok(())
     }

@@ -30,8 +30,8 @@ pub(crate) struct Source {
     early: Option<Box<Deframer>>,
     /// The largest message.
     limit: usize,
-    /// What a message that is not whole yet counts for.
-    room: Option<Share>,
+    /// What a message that is not whole yet counts for, beyond so many bytes.
+    room: Option<(Share, usize)>,
     state: State,
 }
 
@@ -47,8 +47,10 @@ enum State {
 pub(crate) enum Lost {
     /// The stream broke.
     Broken,
-    /// What came is no message, or a larger one than may come, or finds no room.
+    /// What came is no message, or a larger one than may come.
     NoMessage,
+    /// A message that is not whole yet finds no room.
+    NoRoom,
     /// It never was: the link ended before.
     NotSent,
     /// The peer does not know such streams; what was sent went nowhere.
@@ -98,9 +100,10 @@ impl Source {
         State::Near(near).into()
     }
 
-    /// From now on messages that are not whole yet find room in `room`.
-    pub(crate) fn share(&mut self, room: &Room) {
-        self.room = Some(room.share());
+    /// From now on messages that are not whole yet find room in `room` for what they have beyond
+    /// `free` bytes.
+    pub(crate) fn share(&mut self, room: &Room, free: usize) {
+        self.room = Some((room.share(), free));
     }
 
     /// The next message; `None`: the peer has ended the stream. Not to be asked again then.
@@ -114,25 +117,26 @@ impl Source {
             }
             self.early = None;
         }
-        loop {
+        let (next, unfinished) = loop {
             match &mut self.state {
                 State::Here(messages) => {
-                    let next = messages.poll_next(cx);
-                    if let Some(share) = &mut self.room
-                        && !share.resize(messages.unfinished())
-                    {
-                        return Poll::Ready(Err(Lost::NoMessage));
-                    }
-                    return next.map_err(Lost::from);
+                    let next = messages.poll_next(cx).map_err(Lost::from);
+                    break (next, messages.unfinished());
                 }
                 #[cfg(test)]
-                State::Near(near) => return near.poll_next(cx),
+                State::Near(near) => break (near.poll_next(cx), near.unfinished()),
                 State::Awaiting(stream) => {
                     let body = ready!(stream.as_mut().poll(cx))?;
                     self.state = State::Here(Messages::of(body, self.limit));
                 }
             }
+        };
+        if let Some((share, free)) = &mut self.room
+            && !share.resize(unfinished.saturating_sub(*free))
+        {
+            return Poll::Ready(Err(Lost::NoRoom));
         }
+        next
     }
 
     /// As [`Self::poll_next`]; may be dropped and called again.

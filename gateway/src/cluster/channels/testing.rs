@@ -43,6 +43,10 @@ impl Near {
         self.deframer.limit(bytes);
     }
 
+    pub(super) fn unfinished(&self) -> usize {
+        self.deframer.held()
+    }
+
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Lost>> {
         if self.link.is_cut(cx) {
             return Poll::Ready(Err(Lost::Broken));

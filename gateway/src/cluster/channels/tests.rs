@@ -51,3 +51,23 @@ fn fwd_5_offers_that_nobody_reads_find_a_bound() {
     assert!(offers.as_mut().poll_frame(&mut cx).is_ready());
     assert!(channels.try_open("b").is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_who_waits_for_offers_to_be_read_goes_on_when_they_are() {
+    let channels = Channels::new(&"a".into());
+    let b = identity("b", 7);
+    let (sink, offers) = outgoing(None);
+    let _way = channels.register(&b.name, Way::Offer(b.clone(), Arc::new(sink)));
+    for _ in 0..MAX_UNREAD {
+        let channel = channels.try_open("b").unwrap();
+        channel.sink.push(grpc::frame(b"first"));
+    }
+    let mut waits = pin!(Arc::clone(&channels).open("b".into()));
+    let early = tokio::time::timeout(LOOK * 3, waits.as_mut()).await;
+    assert!(early.is_err());
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut offers = pin!(offers);
+    assert!(offers.as_mut().poll_frame(&mut cx).is_ready());
+    let opened = tokio::time::timeout(LOOK * 2, waits).await;
+    assert!(opened.is_ok());
+}

@@ -46,8 +46,12 @@ pub(in crate::cluster) enum Carrier {
     /// It answers a call of this connection.
     Answer(Arc<Connection>),
     /// It is that of a call.
-    Call(Arc<Untaken>),
+    Call(Arc<Called>),
 }
+
+/// The body of a call: one, however many pieces of it there are.
+#[derive(Debug)]
+pub(in crate::cluster) struct Called(Arc<Untaken>);
 
 impl Calls {
     pub(super) fn new(requests: SendRequest<tonic::body::Body>) -> Self {
@@ -62,7 +66,7 @@ impl Calls {
     pub(in crate::cluster) fn carrier(&self) -> Option<Carrier> {
         let is_full = Arc::strong_count(&self.untaken) > MAX_BODIES;
         let is_usable = !self.requests.is_closed() && !is_full;
-        is_usable.then(|| Carrier::Call(Arc::clone(&self.untaken)))
+        is_usable.then(|| self.untaken.carrier())
     }
 
     /// Begins a call.
@@ -118,10 +122,10 @@ impl Carrier {
     pub(in crate::cluster) fn watch(&self, data: Bytes) -> Bytes {
         match self {
             Self::Answer(connection) => connection.watch(data),
-            Self::Call(untaken) => Bytes::from_owner(Piece {
+            Self::Call(body) => Bytes::from_owner(Piece {
                 data,
-                id: untaken.ledger().hand_over(Instant::now()),
-                untaken: Arc::clone(untaken),
+                id: body.0.ledger().hand_over(Instant::now()),
+                body: Arc::clone(body),
             }),
         }
     }
@@ -136,6 +140,11 @@ impl Carrier {
 }
 
 impl Untaken {
+    /// What brings the next body.
+    fn carrier(self: &Arc<Self>) -> Carrier {
+        Carrier::Call(Arc::new(Called(Arc::clone(self))))
+    }
+
     fn ledger(&self) -> MutexGuard<'_, AnswerLedger> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,7 +154,7 @@ impl Untaken {
 struct Piece {
     data: Bytes,
     id: PieceId,
-    untaken: Arc<Untaken>,
+    body: Arc<Called>,
 }
 
 impl AsRef<[u8]> for Piece {
@@ -156,6 +165,26 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.untaken.ledger().taken(self.id, Instant::now());
+        self.body.0.ledger().taken(self.id, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fwd_5_a_body_counts_once_until_the_last_piece_of_it_is_taken() {
+        let untaken = Arc::<Untaken>::default();
+        let bodies = || Arc::strong_count(&untaken) - 1;
+        let (one, two) = (untaken.carrier(), untaken.carrier());
+        let mut pieces: Vec<_> = (0..10).map(|n| one.watch(Bytes::from(vec![n]))).collect();
+        assert_eq!(bodies(), 2);
+        drop((one, two));
+        assert_eq!(bodies(), 1);
+        pieces.truncate(1);
+        assert_eq!(bodies(), 1);
+        drop(pieces);
+        assert_eq!(bodies(), 0);
     }
 }

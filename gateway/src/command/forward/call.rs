@@ -386,7 +386,7 @@ impl Call {
             }
             Err(Lost::NotSent) if !resuming => self.core.refused(id, Ended::NotConnected),
             // The same would come again.
-            Err(Lost::NoMessage) => self.core.lost(id),
+            Err(Lost::NoMessage | Lost::NoRoom) => self.core.lost(id),
             Ok(None) if !resuming => self.core.lost(id),
             Ok(None) | Err(Lost::Broken | Lost::NotSent) => self.core.broken(id, now),
         }

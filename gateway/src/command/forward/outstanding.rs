@@ -8,7 +8,7 @@
 mod closing;
 mod terms;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -184,6 +184,10 @@ impl Outstanding {
         target.state = State::Waiting;
         session.open += 1;
         session.waiting.push_back(slot);
+        // It may be held back for longer than it may be idle.
+        if let Phase::Open { idle_since } = &mut session.phase {
+            *idle_since = None;
+        }
     }
 
     /// Sends what waits for sessions that are open.
@@ -281,7 +285,7 @@ impl Outstanding {
     /// names by their position.
     ///
     /// # Errors
-    /// There was no such Dispatch, or the target has ended.
+    /// There was no such Dispatch, or a target of it can't have moved; nothing has changed then.
     pub(super) fn written(
         &mut self,
         id: SessionId,
@@ -289,13 +293,10 @@ impl Outstanding {
         mut look: impl FnMut(&str) -> Found,
         now: Instant,
     ) -> Result<(), Foreign> {
-        let written = self.sessions[id].unwritten.pop_front().ok_or(Foreign)?;
-        for position in moved {
-            let slot = *written.slots.get(*position as usize).ok_or(Foreign)?;
+        let moved = self.moved(id, moved)?;
+        self.sessions[id].unwritten.pop_front();
+        for slot in moved {
             let target = &mut self.targets[slot];
-            if target.state != State::Sent || target.session != id {
-                return Err(Foreign);
-            }
             let found = match target.is_second {
                 true => Found::Nowhere,
                 false => look(&target.agent),
@@ -317,6 +318,22 @@ impl Outstanding {
         }
         self.dispatch_all(now);
         Ok(())
+    }
+
+    /// The targets at these positions of the oldest Dispatch.
+    ///
+    /// # Errors
+    /// There is none, or one is there twice, or has answered.
+    fn moved(&self, id: SessionId, positions: &[u32]) -> Result<Vec<Slot>, Foreign> {
+        let oldest = self.sessions[id].unwritten.front().ok_or(Foreign)?;
+        let mut seen = HashSet::new();
+        let slots = positions.iter().map(|position| {
+            let slot = *oldest.slots.get(*position as usize)?;
+            let target = &self.targets[slot];
+            let is_sent = target.state == State::Sent && target.session == id;
+            (is_sent && seen.insert(slot)).then_some(slot)
+        });
+        slots.collect::<Option<_>>().ok_or(Foreign)
     }
 
     /// Answers came, in this order.

@@ -119,7 +119,7 @@ impl Served {
         let first = timeout(self.bounds().idle_close, channel.source.next()).await;
         let frame = match first {
             Ok(Ok(Some(message))) => decode(message),
-            Ok(Err(Lost::NoMessage)) | Err(_) => None,
+            Ok(Err(Lost::NoMessage | Lost::NoRoom)) | Err(_) => None,
             // It left before it had said anything.
             Ok(_) => return,
         };
@@ -273,8 +273,13 @@ impl Acceptor for Served {
     fn accept(self: Arc<Self>, peer: Peer, channel: Channel) {
         match Waiting::of(&self, &peer.name) {
             Some(waiting) => drop(tokio::spawn(self.begin(peer, channel, waiting))),
-            // Without a word: what would have to be waited for is what there is too much of.
-            None => self.count_refused(Reason::Limit),
+            // The entry node is told that nothing was applied (FWD-6), and not waited for: that is what
+            // there is too much of.
+            None => {
+                self.count_refused(Reason::Limit);
+                channel.sink.push(refused(Reason::Limit));
+                channel.sink.end();
+            }
         }
     }
 }

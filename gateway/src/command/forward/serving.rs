@@ -23,7 +23,7 @@ use super::super::fanout::{Fanout, FanoutBody, LINGER};
 use super::super::local::Dispatched;
 use super::super::running::Ticket;
 use super::super::{MAX_COMMAND, take_turns};
-use super::frames::{Kind, decode, encode, encode_answers};
+use super::frames::{Kind, decode_of_entry, encode, encode_answers};
 use super::log::Log;
 use super::outstanding::MAX_TARGETS;
 use super::served::{Entered, Served};
@@ -38,6 +38,10 @@ const MAX_UNCONFIRMED: usize = 256;
 
 /// The largest frame of an entry node: a command for as many agents as one Dispatch may name.
 const MAX_DISPATCH: usize = MAX_COMMAND + (1 << 20);
+/// What a frame that has not come as a whole may have though there is no room for commands: as many
+/// agents as one Dispatch may name, with a UUID each. A session whose command runs must not end
+/// because others have large ones.
+const FREE: usize = 80 << 10;
 
 /// Another stream for a session, whose entry node has had so many frames.
 pub(super) struct Attach {
@@ -128,7 +132,7 @@ impl<'a> Serving<'a> {
                     served.refuse(channel, reason).await;
                 }
                 // Nobody wants what is still on its way.
-                (Over::Left, Some(channel)) => channel.sink.abandon(),
+                (Over::Left | Over::Expired, Some(channel)) => channel.sink.abandon(),
                 _ => {}
             }
             return;
@@ -138,7 +142,7 @@ impl<'a> Serving<'a> {
     /// Commands may come over the stream.
     fn take_commands(&self, channel: &mut Channel) {
         channel.source.limit(MAX_DISPATCH);
-        channel.source.share(&self.served().commands);
+        channel.source.share(&self.served().commands, FREE);
     }
 
     /// When the session ends whatever happens: nobody can want it any more.
@@ -189,6 +193,7 @@ impl<'a> Serving<'a> {
             Event::Frame(Ok(None)) => Err(Over::Left),
             Event::TimeOver => Err(Over::Expired),
             Event::Frame(Err(Lost::NoMessage)) => Err(Over::Refused(Reason::Malformed)),
+            Event::Frame(Err(Lost::NoRoom)) => Err(Over::Refused(Reason::Limit)),
             Event::Frame(Err(_)) => {
                 *channel = None;
                 self.cut_off(true);
@@ -233,6 +238,10 @@ impl<'a> Serving<'a> {
             received,
         } = attach;
         let known = self.log.confirm(received);
+        if let Some(older) = channel.take() {
+            // What is on its way over it goes over the other one.
+            older.sink.abandon();
+        }
         let next = channel.insert(next);
         self.take_commands(next);
         known.map_err(|_| Over::Refused(Reason::Malformed))?;
@@ -252,7 +261,7 @@ impl<'a> Serving<'a> {
 
     /// Does what the entry node says; what is to be said of it.
     async fn hear(&mut self, message: Bytes) -> Result<Option<Bytes>, Reason> {
-        match decode(message) {
+        match decode_of_entry(message, MAX_TARGETS) {
             Some(Kind::Dispatch(dispatch)) => {
                 if self.log.unconfirmed() >= MAX_UNCONFIRMED {
                     return Err(Reason::Malformed);
@@ -283,11 +292,7 @@ impl<'a> Serving<'a> {
             (Some(_), None) => {}
             (None, None) | (Some(_), Some(_)) => return Err(Reason::Malformed),
         }
-        let Some(work) = self
-            .work
-            .as_ref()
-            .filter(|_| dispatch.agent_ids.len() <= MAX_TARGETS)
-        else {
+        let Some(work) = &self.work else {
             return Err(Reason::Malformed);
         };
         self.dispatches += 1;

@@ -105,6 +105,21 @@ async fn fwd_8_cmd_22_a_caller_that_can_not_be_reached_has_its_time_when_it_can_
 }
 
 #[tokio::test(start_paused = true)]
+async fn fwd_8_cmd_22_what_passed_a_caller_by_that_could_not_be_reached_does_not_shorten_its_time()
+{
+    let b = Bench::new(200);
+    b.fanout.cut_off(true);
+    for target in 0..65 {
+        b.fanout.try_reply(target, &running(1 << 20));
+    }
+    b.fanout.cut_off(false);
+    sleep(SLOW - Duration::from_millis(1)).await;
+    assert!(!b.fanout.is_over());
+    sleep(SLOW / 5).await;
+    assert!(b.fanout.is_over());
+}
+
+#[tokio::test(start_paused = true)]
 async fn cmd_22_up_to_16_mib_it_has_its_whole_time() {
     let b = Bench::new(200);
     for target in 0..16 {

@@ -370,3 +370,32 @@ fn fwd_2_nothing_more_is_sent_while_the_caller_is_behind() {
     b.core.hold_back(0, false, b.now);
     assert_eq!(dispatched(&b.actions()), [MAX_TARGETS; 8]);
 }
+
+#[test]
+fn fwd_5_a_session_that_is_held_back_with_a_target_is_not_idle() {
+    let mut b = Bench::sent();
+    b.written(0, &[], Found::Nowhere);
+    b.answer("0", true).unwrap();
+    b.core.hold_back(0, true, b.now);
+    b.actions();
+    b.pass(IDLE / 2);
+    b.core.add([(Arc::from("late"), place("b", 1))], b.now);
+    assert_eq!(b.core.due(), None);
+    assert!(b.pass(IDLE).is_empty());
+    b.core.hold_back(0, false, b.now);
+    assert_eq!(b.actions(), [Action::Dispatch(0, vec![1])]);
+}
+
+#[test]
+fn fwd_7_positions_that_make_no_sense_change_nothing() {
+    for moved in [&[1, 2][..], &[1, 1], &[1, 0]] {
+        let mut b = Bench::new(&["b", "b"]);
+        b.core.opened(0, b.now);
+        b.actions();
+        b.answer("0", false).unwrap();
+        let told = b.core.written(0, moved, |_| Found::Nowhere, b.now);
+        assert_eq!((told, b.actions()), (Err(Foreign), vec![]), "{moved:?}");
+        b.written(0, &[1], Found::Nowhere);
+        assert_eq!(b.actions(), [Action::Settle(1, Ended::Moved)]);
+    }
+}

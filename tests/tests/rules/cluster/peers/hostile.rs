@@ -201,8 +201,9 @@ async fn fwd_5_streams_and_commands_without_end_find_a_bound() {
         }
     };
     soon("the flood", flood).await;
-    node.counts("forwarded_refused_total", &[("reason", "malformed")], 1.0)
+    node.counts("forwarded_refused_total", &[("reason", "limit")], 13.0)
         .await;
+    assert_eq!(refused(&node, "malformed").await, 0.0);
     works(&node, &mut near).await;
     drop(unfinished);
     becomes(&node, "forwarded_sessions", 0.0).await;

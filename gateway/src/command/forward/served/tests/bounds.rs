@@ -67,7 +67,7 @@ async fn fwd_2_an_entry_node_that_confirms_nothing_is_sent_no_more_than_the_wind
 }
 
 #[tokio::test(start_paused = true)]
-async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
+async fn fwd_5_fwd_6_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
     let b = Bench::new();
     let most = |max_sessions_per_owner| {
         b.served.retune(&Routing {
@@ -78,13 +78,14 @@ async fn fwd_5_a_peer_has_so_many_streams_without_a_marker_and_no_more() {
     most(3);
     let mut silent: Vec<_> = (0..3).map(|_| b.channel()).collect();
     let mut more = b.open(1);
+    assert_eq!(more.refusal().await, Reason::Limit);
     assert!(more.hear().await.is_none());
     assert_eq!((b.refused("limit"), b.sessions()), (1, 0));
     // Another bound is in force at once.
     most(4);
     silent.push(b.channel());
     most(2);
-    assert!(b.open(1).hear().await.is_none());
+    assert_eq!(b.open(1).refusal().await, Reason::Limit);
     assert_eq!(b.refused("limit"), 2);
     drop(silent);
     tokio::task::yield_now().await;
@@ -161,6 +162,7 @@ async fn fwd_5_a_session_that_confirms_nothing_ends_with_its_time_and_grace() {
     assert_eq!(b.sessions(), 1);
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(b.sessions(), 0);
+    assert!(a.hear().await.is_none(), "nobody wants what waited");
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,4 +199,61 @@ async fn fwd_5_commands_of_all_sessions_together_have_so_much_room() {
     let mut a = b.open(4);
     a.say(large());
     assert_eq!(a.moved().await, [0]);
+}
+
+/// A command of 3 MiB.
+fn large() -> Bytes {
+    let command = CommandRequest {
+        command_id: "c-1".to_owned(),
+        plugin: "x".repeat(3 << 20),
+        ..Default::default()
+    };
+    encode(Kind::Dispatch(ForwardDispatch {
+        command: Some(command.encode_to_vec().into()),
+        ..dispatch(&["gone"])
+    }))
+}
+
+/// Another bound for the commands of all sessions.
+fn room(b: &Bench, max_inflight_bytes: usize) {
+    b.served.retune(&Routing {
+        max_inflight_bytes,
+        ..Routing::default()
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_5_fwd_6_a_command_in_pieces_that_finds_no_room_reaches_a_bound() {
+    let b = Bench::new();
+    room(&b, 4 << 20);
+    let mut a = b.open(1);
+    a.channel.sink.push(large());
+    assert_eq!(a.moved().await, [0]);
+    let mut more = b.open(2);
+    more.channel.sink.push(large().slice(..2 << 20));
+    assert_eq!(more.refusal().await, Reason::Limit);
+    assert_eq!((b.refused("limit"), b.refused("malformed")), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fwd_6_a_session_whose_command_runs_goes_on_when_others_have_all_the_room() {
+    let b = Bench::new();
+    let one = b.connect("one");
+    let mut a = b.open(1);
+    a.say(Kind::Dispatch(dispatch(&["one"])));
+    assert!(a.moved().await.is_empty());
+    let mut other = b.open(2);
+    other.channel.sink.push(large());
+    assert_eq!(other.moved().await, [0]);
+    room(&b, 1 << 20);
+    let more = encode(Kind::Dispatch(ForwardDispatch {
+        command: None,
+        agent_ids: vec!["01234567-89ab-cdef-0123-456789abcdef".to_owned(); 2_048],
+    }));
+    a.channel.sink.push(more.slice(..more.len() - 1));
+    tokio::task::yield_now().await;
+    a.channel.sink.push(more.slice(more.len() - 1..));
+    assert_eq!(a.moved().await.len(), 2_048);
+    answer(&one, "done", 1);
+    assert_eq!(a.answers().await, [entry("one", "done")]);
 }
