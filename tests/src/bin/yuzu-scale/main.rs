@@ -5,6 +5,7 @@
     reason = "a command-line tool"
 )]
 
+mod adjacency_million;
 mod balance;
 mod bed;
 mod cancelled_register;
@@ -89,7 +90,7 @@ enum Command {
 #[derive(Debug, Clone, Copy, Args)]
 struct Scope {
     /// Agents of `soak` (5,000), of `in-memory` (100,000), and of the three nodes of `cluster-kill`
-    /// and `rolling-restart` (3,000).
+    /// and `rolling-restart` (3,000), and rows of `adjacency-million` (1,000,000).
     #[arg(long)]
     agents: Option<usize>,
     /// Minutes of `soak`.
@@ -103,6 +104,10 @@ struct Scope {
 impl Scope {
     fn trio(self) -> usize {
         self.agents.unwrap_or(3_000)
+    }
+
+    fn rows(self) -> u64 {
+        self.agents.map_or(1_000_000, |agents| agents as u64)
     }
 
     fn soak(self) -> Result<soak::Plan, String> {
@@ -139,6 +144,7 @@ enum Scenario {
     KillNine,
     ClusterKill,
     RollingRestart,
+    AdjacencyMillion,
     Churn,
     Soak,
     InMemory,
@@ -179,6 +185,7 @@ impl Scenario {
             Self::KillNine => kill_nine::ABOUT,
             Self::ClusterKill => cluster_kill::ABOUT,
             Self::RollingRestart => rolling_restart::ABOUT,
+            Self::AdjacencyMillion => adjacency_million::ABOUT,
             Self::Churn => churn::ABOUT,
             Self::Soak => soak::ABOUT,
             Self::InMemory => in_memory::ABOUT,
@@ -209,6 +216,7 @@ impl Scenario {
             Self::KillNine => kill_nine::run(binaries).await,
             Self::ClusterKill => cluster_kill::run(binaries, scope.trio()).await,
             Self::RollingRestart => rolling_restart::run(binaries, scope.trio()).await,
+            Self::AdjacencyMillion => adjacency_million::run(binaries, scope.rows()).await,
             Self::Churn => churn::run(binaries).await,
             Self::Soak => soak::run(binaries, scope.soak()?).await,
             Self::InMemory => in_memory::run(scope.agents.unwrap_or(100_000)).await,
