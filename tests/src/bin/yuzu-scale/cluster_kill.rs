@@ -3,6 +3,7 @@
 use crate::bed::Binaries;
 use crate::report::Report;
 use crate::trio::answers::{Account, Call, End, call};
+use crate::trio::load::{Load, longest_silence};
 use crate::trio::{LIMIT, PRIVATE, PUBLIC, Trio, command};
 use futures_util::StreamExt;
 use futures_util::stream::{FuturesUnordered, iter};
@@ -115,6 +116,7 @@ async fn private_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String
         }
     });
     let before = reconnects(trio);
+    let load = Load::start(trio, "private");
     third_answered
         .await
         .map_err(|_| trio.failed("the broadcast ended too early"))?;
@@ -122,6 +124,8 @@ async fn private_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String
     trio.nodes[DIES].kill().await?;
     let routable = routable(trio, &operator, killed).await?;
     let amid = under_way.await.map_err(|e| e.to_string())?;
+    let ended = killed.elapsed();
+    let load = load.end().await;
 
     let account = Account::of(trio, [&amid]);
     let of_end = |end| {
@@ -152,9 +156,16 @@ async fn private_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String
         account.unfit + unheard.count() as u64,
         0,
     );
-    report.time("kill to the end of the broadcast", amid.took);
+    report.time("kill to the end of the broadcast", ended);
     report.exactly("reconnects", reconnects(trio) - before, agents as u64);
     tell_routable(&routable, killed, report);
+    let account = Account::of(trio, load.iter().flat_map(|done| &done.calls));
+    account.tell("load", report);
+    report.exactly("load: cut after an agent had them", account.cut, 0);
+    report.time(
+        "load: longest time without an answer",
+        longest_silence(&load),
+    );
     Ok(())
 }
 
@@ -208,13 +219,6 @@ async fn answered(operator: &Operator, id: String, open: Instant) -> Back {
         attempts += 1;
         let command = command(&format!("back-{id}-{attempts}"), Duration::ZERO);
         let call = call(operator, &[&id], command, |_| ()).await;
-        eprintln!(
-            "{id} {attempts} {:?} {:?} {:?} {:?}",
-            open.elapsed(),
-            call.took,
-            call.over,
-            call.told
-        );
         if call.is_whole(1) {
             let answered = open.elapsed();
             return Back {
@@ -249,6 +253,7 @@ async fn public_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String>
     let operator = trio.caller().await?;
     let under_way =
         tokio::spawn(async move { call(&operator, &[], command("cut", SPREAD), |_| ()).await });
+    let load = Load::start(trio, "public");
     sleep(SPREAD / 2).await;
     let killed = Instant::now();
     trio.nodes[PUBLIC].kill().await?;
@@ -280,10 +285,19 @@ async fn public_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String>
     report.time("the same, to the caller that is told all", connected);
     report.within("the same, to all answers of a broadcast", whole, WHOLE);
     report.count("broadcasts until then", rounds);
-    let account = Account::of(trio, [&cut]);
-    report.exactly("broadcast that was cut: entries twice", account.doubled, 0);
-    report.exactly("the same: SUCCESS that no agent sent", account.invented, 0);
     trio.settled(LIMIT).await?;
     report.time("kill to a right directory at the server", killed.elapsed());
+    let load = load.end().await;
+    let calls = load.iter().flat_map(|done| &done.calls);
+    let account = Account::of(trio, calls.chain([&cut]));
+    account.tell("load of the public node", report);
+    report.count(
+        "load of the public node: cut after an agent had them",
+        account.cut,
+    );
+    report.time(
+        "load of the public node: longest time without an answer",
+        longest_silence(&load),
+    );
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! Callers know the public node alone: the private ones have no management listener.
 
 pub(crate) mod answers;
+pub(crate) mod load;
 
 use crate::bed::Binaries;
 use serde_json::Value;

@@ -4,6 +4,7 @@
 //! and that no agent ever took is not.
 
 use super::Trio;
+use crate::report::Report;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -154,6 +155,8 @@ pub(crate) struct Account {
     pub(crate) ends: BTreeMap<End, u64>,
     /// Commands without an entry that an agent took, or whose call ended well and named the agent.
     pub(crate) lost: u64,
+    /// The same, where the caller lost its connection.
+    pub(crate) cut: u64,
     /// Entries after an agent's terminal one, and of other commands.
     pub(crate) doubled: u64,
     /// SUCCESS that the agent never sent.
@@ -180,6 +183,31 @@ impl Account {
         self.ends.get(&end).copied().unwrap_or(0)
     }
 
+    /// Tells of them as `what`: all that must never be, and how the others ended.
+    pub(crate) fn tell(&self, what: &str, report: &mut Report) {
+        let told = [
+            ("own answers", End::Success),
+            ("not_connected", End::NotConnected),
+            ("agent_disconnected", End::Disconnected),
+            ("outcome_unknown", End::Unknown),
+        ];
+        for (name, end) in told {
+            report.count(&format!("{what}: {name}"), self.count(end));
+        }
+        report.count(&format!("{what}: calls refused"), self.refused);
+        report.count(&format!("{what}: calls without a status"), self.broken);
+        let bad = [
+            ("without an entry", self.lost),
+            ("entries twice", self.doubled),
+            ("SUCCESS that no agent sent", self.invented),
+            ("outcome_unknown after an answer", self.unfit),
+            ("entries of another kind", self.count(End::Other)),
+        ];
+        for (name, count) in bad {
+            report.exactly(&format!("{what}: {name}"), count, 0);
+        }
+    }
+
     fn settle(&mut self, trio: &Trio, call: &Call) {
         self.doubled += call.strays;
         self.refused += u64::from(call.over == Over::Refused);
@@ -187,20 +215,24 @@ impl Account {
         if call.named.is_empty() {
             for (group, index, id) in trio.ids() {
                 let fate = group.fleet.diary().fate(index, &call.command_id);
-                self.add(call.told.get(&id), fate, false);
+                self.add(call.told.get(&id), fate, call.over, false);
             }
         }
         for id in &call.named {
             let fate = trio.fate(id, &call.command_id);
-            self.add(call.told.get(id), fate, call.over == Over::Ok);
+            self.add(call.told.get(id), fate, call.over, true);
         }
     }
 
-    fn add(&mut self, told: Option<&Told>, fate: Fate, due: bool) {
+    fn add(&mut self, told: Option<&Told>, fate: Fate, over: Over, is_named: bool) {
         let told = told.cloned().unwrap_or_default();
         self.doubled += told.more;
         match told.end {
-            None => self.lost += u64::from(due || fate.taken > 0),
+            None if over == Over::Broken => self.cut += u64::from(fate.taken > 0),
+            None => {
+                let is_due = is_named && over == Over::Ok;
+                self.lost += u64::from(is_due || fate.taken > 0);
+            }
             Some(end) => {
                 *self.ends.entry(end).or_default() += 1;
                 self.invented += u64::from(end == End::Success && fate.answered == 0);
@@ -222,22 +254,46 @@ mod tests {
     fn each_command_of_an_agent_counts_as_what_it_is() {
         let fate = |taken, answered| Fate { taken, answered };
         let mut account = Account::default();
-        account.add(Some(&told(0, Some(End::Success), 0)), fate(1, 1), false);
-        assert_eq!((account.lost, account.doubled, account.invented), (0, 0, 0));
-        account.add(Some(&told(0, Some(End::Success), 0)), fate(1, 0), false);
-        assert_eq!(account.invented, 1);
-        account.add(Some(&told(0, Some(End::Success), 1)), fate(1, 1), false);
-        assert_eq!(account.doubled, 1);
-        account.add(Some(&told(1, Some(End::Unknown), 0)), fate(1, 0), false);
-        assert_eq!(account.unfit, 1);
-        // Neither told nor taken: the call was refused.
-        account.add(None, fate(0, 0), false);
-        assert_eq!(account.lost, 0);
-        account.add(Some(&told(1, None, 0)), fate(1, 1), false);
-        assert_eq!(account.lost, 1);
-        // Named in a call that ended with OK.
-        account.add(None, fate(0, 0), true);
-        assert_eq!(account.lost, 2);
-        assert_eq!(account.count(End::Success), 3);
+        let mut add = |told: Option<Told>, fate, over, is_named| {
+            account.add(told.as_ref(), fate, over, is_named);
+        };
+        add(
+            Some(told(0, Some(End::Success), 0)),
+            fate(1, 1),
+            Over::Ok,
+            true,
+        );
+        add(
+            Some(told(0, Some(End::Success), 0)),
+            fate(1, 0),
+            Over::Ok,
+            true,
+        );
+        add(
+            Some(told(0, Some(End::Success), 2)),
+            fate(1, 1),
+            Over::Ok,
+            true,
+        );
+        add(
+            Some(told(1, Some(End::Unknown), 0)),
+            fate(1, 0),
+            Over::Ok,
+            true,
+        );
+        // Neither told nor taken: the call was refused, or did not name it.
+        add(None, fate(0, 0), Over::Refused, true);
+        add(None, fate(0, 0), Over::Ok, false);
+        add(None, fate(0, 0), Over::Ok, true);
+        add(Some(told(1, None, 0)), fate(1, 1), Over::Refused, false);
+        add(None, fate(1, 1), Over::Broken, true);
+        add(None, fate(0, 0), Over::Broken, true);
+        let ends = (account.count(End::Success), account.count(End::Unknown));
+        assert_eq!(ends, (3, 1));
+        assert_eq!((account.lost, account.cut), (2, 1));
+        assert_eq!(
+            (account.invented, account.doubled, account.unfit),
+            (1, 2, 1)
+        );
     }
 }
