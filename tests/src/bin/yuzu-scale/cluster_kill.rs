@@ -41,6 +41,7 @@ pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, St
     trio.add(DIES, third - third / 2, 1);
     trio.add(PRIVATE[1], third, 0);
     trio.settled(LIMIT).await?;
+    trio.known().await?;
     let mut report = Report::default();
     everyone(&trio, &mut report).await?;
     private_dies(&mut trio, &mut report).await?;
@@ -250,6 +251,7 @@ async fn public_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String>
     trio.nodes[DIES].start_again(LIMIT).await?;
     trio.joined().await?;
     trio.settled(LIMIT).await?;
+    trio.known().await?;
     let operator = trio.caller().await?;
     let under_way =
         tokio::spawn(async move { call(&operator, &[], command("cut", SPREAD), |_| ()).await });

@@ -27,6 +27,7 @@ pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, St
         restart(&mut trio, node, &mut report).await?;
     }
     trio.settled(LIMIT).await?;
+    trio.known().await?;
     sleep(REST).await;
     judge(&trio, &load.end().await, &mut report);
     report.exactly(

@@ -6,7 +6,7 @@
 pub(crate) mod answers;
 pub(crate) mod load;
 
-use crate::bed::Binaries;
+use crate::bed::{self, Binaries};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,6 +26,8 @@ pub(crate) const PRIVATE: [usize; 2] = [1, 2];
 /// For whatever has to happen at all.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
+/// How old a figure of what a node knows may be.
+const GAUGE: Duration = Duration::from_millis(1_200);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Routes of one page.
 const PAGE: usize = 1_000;
@@ -164,6 +166,21 @@ impl Trio {
             }
             sleep(POLL).await;
         }
+    }
+
+    /// Waits until the public node knows of all agents of the others. The server may hear of an agent
+    /// a moment before that.
+    pub(crate) async fn known(&self) -> Result<(), String> {
+        // The figure is a second old at most.
+        sleep(GAUGE).await;
+        let others = self.groups.iter().filter(|group| group.home != PUBLIC);
+        let others = others.map(|group| group.fleet.options().agents as u64);
+        let wanted = others.sum();
+        let known =
+            |metrics: &_| bed::value(metrics, "adjacency_agents", &[("node", "all")]) == Ok(wanted);
+        let what = "the public node to know all agents";
+        bed::gateway_has(&self.nodes[PUBLIC], what, LIMIT, known).await?;
+        Ok(())
     }
 
     /// Agents of which the server's directory does not say that they are connected, with their newest
