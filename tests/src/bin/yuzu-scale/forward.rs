@@ -65,6 +65,8 @@ fn config(name: &str, server: &StubServer, seed: Option<SocketAddr>) -> Config {
     config.cluster.redial_interval = Duration::from_millis(200);
     config.cluster.seed_nodes = seed.into_iter().map(endpoint).collect();
     config.command.broadcast = Broadcast::Mesh;
+    // The others have none: nobody is to be moved there.
+    config.shift.min_sessions = AGENTS;
     config
 }
 
