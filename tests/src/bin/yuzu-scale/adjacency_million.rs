@@ -42,7 +42,7 @@ const NAME: &str = "peer";
 /// Of a million rows.
 const MEMORY: u64 = 150 << 20;
 /// The longest that a command may take meanwhile, 99 of 100 of them.
-const SLOW: Duration = Duration::from_millis(50);
+const SLOW: Duration = Duration::from_millis(20);
 
 struct Pair {
     server: Server,
