@@ -2,14 +2,15 @@
 
 use crate::bed::Binaries;
 use crate::report::Report;
-use crate::trio::answers::{Account, Call, End, call};
+use crate::trio::answers::{Account, Call, End, Told, call};
 use crate::trio::load::{Load, longest_silence};
-use crate::trio::{LIMIT, PRIVATE, PUBLIC, Trio, command};
+use crate::trio::{Group, LIMIT, PRIVATE, PUBLIC, Trio, command};
 use futures_util::StreamExt;
 use futures_util::stream::{FuturesUnordered, iter};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use yuzu_tests::broadcast::percentile;
 use yuzu_tests::operator::Operator;
@@ -80,47 +81,68 @@ async fn everyone(trio: &Trio, report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
+/// The agents of the private node that dies.
+#[derive(Clone)]
+struct Doomed {
+    prefixes: Vec<String>,
+    agents: usize,
+}
+
+impl Doomed {
+    fn of(trio: &Trio) -> Self {
+        let options = Self::groups(trio).map(|group| group.fleet.options());
+        Self {
+            prefixes: options.clone().map(|group| group.prefix.clone()).collect(),
+            agents: options.map(|group| group.agents).sum(),
+        }
+    }
+
+    fn groups(trio: &Trio) -> impl Iterator<Item = &Group> + Clone {
+        trio.groups.iter().filter(|group| group.home == DIES)
+    }
+
+    fn reconnects(trio: &Trio) -> u64 {
+        let groups = Self::groups(trio);
+        groups.map(|group| group.fleet.snapshot().reconnects).sum()
+    }
+
+    /// How many of them a call says something of that `is_so`.
+    fn count(&self, call: &Call, is_so: impl Fn(&Told) -> bool) -> u64 {
+        let mine = |id: &str| self.prefixes.iter().any(|prefix| id.starts_with(&**prefix));
+        let told = call
+            .told
+            .iter()
+            .filter(|(id, told)| is_so(told) && mine(id));
+        told.count() as u64
+    }
+}
+
+/// A command for all, and word of when a third of the doomed has answered it.
+fn amid(operator: &Arc<Operator>, doomed: &Doomed) -> (JoinHandle<Call>, oneshot::Receiver<()>) {
+    let (tell, told) = oneshot::channel();
+    let (operator, doomed) = (Arc::clone(operator), doomed.clone());
+    let mut tell = Some(tell);
+    let under_way = tokio::spawn(async move {
+        let third = doomed.agents as u64 / 3;
+        let each = |call: &Call| {
+            if tell.is_some() && doomed.count(call, |told| told.end.is_some()) >= third {
+                // Whoever does not wait any more has failed.
+                let _ = tell.take().map(|tell| tell.send(()));
+            }
+        };
+        call(&operator, &[], command("amid", SPREAD), each).await
+    });
+    (under_way, told)
+}
+
 async fn private_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String> {
     let operator = Arc::new(trio.caller().await?);
-    let doomed: Vec<_> = trio
-        .groups
-        .iter()
-        .filter(|group| group.home == DIES)
-        .collect();
-    let reconnects = |trio: &Trio| -> u64 {
-        let doomed = trio.groups.iter().filter(|group| group.home == DIES);
-        doomed.map(|group| group.fleet.snapshot().reconnects).sum()
-    };
-    let agents: usize = doomed
-        .iter()
-        .map(|group| group.fleet.options().agents)
-        .sum();
-    let prefixes: Vec<_> = doomed
-        .iter()
-        .map(|group| group.fleet.options().prefix.clone())
-        .collect();
-    let of_doomed = move |id: &str| prefixes.iter().any(|prefix| id.starts_with(&**prefix));
-    let (reached, third_answered) = oneshot::channel();
-    let under_way = tokio::spawn({
-        let (operator, of_doomed) = (Arc::clone(&operator), of_doomed.clone());
-        let mut reached = Some(reached);
-        async move {
-            call(&operator, &[], command("amid", SPREAD), |call| {
-                let told = call.told.iter().filter(|(id, _)| of_doomed(id));
-                if reached.is_some()
-                    && told.filter(|(_, told)| told.end.is_some()).count() >= agents / 3
-                {
-                    reached.take().map(|reached| reached.send(()));
-                }
-            })
-            .await
-        }
-    });
-    let before = reconnects(trio);
+    let doomed = Doomed::of(trio);
+    let before = Doomed::reconnects(trio);
+    let (under_way, third_answered) = amid(&operator, &doomed);
     let load = Load::start(trio, "private");
-    third_answered
-        .await
-        .map_err(|_| trio.failed("the broadcast ended too early"))?;
+    let third_answered = third_answered.await;
+    third_answered.map_err(|_| trio.failed("the broadcast ended too early"))?;
     let killed = Instant::now();
     trio.nodes[DIES].kill().await?;
     let routable = routable(trio, &operator, killed).await?;
@@ -128,46 +150,37 @@ async fn private_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String
     let ended = killed.elapsed();
     let load = load.end().await;
 
-    let account = Account::of(trio, [&amid]);
-    let of_end = |end| {
-        let told = amid
-            .told
-            .iter()
-            .filter(|(id, told)| of_doomed(id) && told.end == Some(end));
-        told.count() as u64
-    };
-    let kinds = [End::Success, End::Unknown, End::Disconnected].map(of_end);
-    let unheard = amid.told.iter().filter(|(id, told)| {
-        of_doomed(id) && told.end == Some(End::Disconnected) && told.running == 0
-    });
-    report.count("targets of the node that died, answered before", kinds[0]);
-    report.count("the same, outcome_unknown", kinds[1]);
-    report.count("the same, agent_disconnected", kinds[2]);
-    report.exactly("the same, all three", kinds.iter().sum(), agents as u64);
-    report.exactly(
-        "targets of other nodes, answered",
-        account.count(End::Success) - kinds[0],
-        (trio.agents() - agents) as u64,
-    );
-    report.exactly("targets without an entry", account.lost, 0);
-    report.exactly("entries twice", account.doubled, 0);
-    report.exactly("SUCCESS that no agent sent", account.invented, 0);
-    report.exactly(
-        "entries that do not fit what came before",
-        account.unfit + unheard.count() as u64,
-        0,
-    );
+    tell_amid(trio, &doomed, &amid, report);
     report.time("kill to the end of the broadcast", ended);
-    report.exactly("reconnects", reconnects(trio) - before, agents as u64);
+    let reconnects = Doomed::reconnects(trio) - before;
+    report.exactly("reconnects", reconnects, doomed.agents as u64);
     tell_routable(&routable, killed, report);
     let account = Account::of(trio, load.iter().flat_map(|done| &done.calls));
     account.tell("load", report);
     report.exactly("load: cut after an agent had them", account.cut, 0);
-    report.time(
-        "load: longest time without an answer",
-        longest_silence(&load),
-    );
+    let silence = longest_silence(&load);
+    report.time("load: longest time without an answer", silence);
     Ok(())
+}
+
+fn tell_amid(trio: &Trio, doomed: &Doomed, amid: &Call, report: &mut Report) {
+    let account = Account::of(trio, [amid]);
+    let ended = |end| doomed.count(amid, |told| told.end == Some(end));
+    let kinds = [End::Success, End::Unknown, End::Disconnected].map(ended);
+    let agents = doomed.agents as u64;
+    report.count("targets of the node that died, answered before", kinds[0]);
+    report.count("the same, outcome_unknown", kinds[1]);
+    report.count("the same, agent_disconnected", kinds[2]);
+    report.exactly("the same, all three", kinds.iter().sum(), agents);
+    let others = account.count(End::Success) - kinds[0];
+    let wanted = trio.agents() as u64 - agents;
+    report.exactly("targets of other nodes, answered", others, wanted);
+    report.exactly("targets without an entry", account.lost, 0);
+    report.exactly("entries twice", account.doubled, 0);
+    report.exactly("SUCCESS that no agent sent", account.invented, 0);
+    let unheard = |told: &Told| told.end == Some(End::Disconnected) && told.running == 0;
+    let unfit = account.unfit + doomed.count(amid, unheard);
+    report.exactly("entries that do not fit what came before", unfit, 0);
 }
 
 /// An agent that came back.
@@ -185,8 +198,7 @@ async fn routable(
     operator: &Arc<Operator>,
     killed: Instant,
 ) -> Result<Vec<Back>, String> {
-    let doomed = trio.groups.iter().filter(|group| group.home == DIES);
-    let mut waiting: Vec<_> = doomed
+    let mut waiting: Vec<_> = Doomed::groups(trio)
         .flat_map(|group| (0..group.fleet.options().agents).map(move |index| (group, index)))
         .collect();
     let mut asked = FuturesUnordered::new();
@@ -262,44 +274,59 @@ async fn public_dies(trio: &mut Trio, report: &mut Report) -> Result<(), String>
     let cut = under_way.await.map_err(|e| e.to_string())?;
     trio.nodes[PUBLIC].start_again(LIMIT).await?;
     report.time("kill of the public node to ready", killed.elapsed());
-    let mut rounds = 0;
-    let (connected, whole) = loop {
-        rounds += 1;
-        if killed.elapsed() > LIMIT {
-            return Err(trio.failed("no broadcast reaches everyone again"));
-        }
-        sleep(PAUSE).await;
-        let Ok(operator) = Operator::connect(trio.callers()).await else {
-            continue;
-        };
-        let connected = killed.elapsed();
-        let all = call(
-            &operator,
-            &[],
-            command(&format!("whole-{rounds}"), Duration::ZERO),
-            |_| (),
-        )
-        .await;
-        if all.is_whole(trio.agents()) {
-            break (connected, killed.elapsed());
-        }
-    };
-    report.time("the same, to the caller that is told all", connected);
-    report.within("the same, to all answers of a broadcast", whole, WHOLE);
-    report.count("broadcasts until then", rounds);
+    let again = whole_again(trio, killed).await?;
+    report.time("the same, to a caller that is connected", again.connected);
+    report.within(
+        "the same, to all answers of a broadcast",
+        again.whole,
+        WHOLE,
+    );
+    report.count("broadcasts until then", again.rounds);
     trio.settled(LIMIT).await?;
     report.time("kill to a right directory at the server", killed.elapsed());
     let load = load.end().await;
     let calls = load.iter().flat_map(|done| &done.calls);
     let account = Account::of(trio, calls.chain([&cut]));
     account.tell("load of the public node", report);
-    report.count(
-        "load of the public node: cut after an agent had them",
-        account.cut,
-    );
-    report.time(
-        "load of the public node: longest time without an answer",
-        longest_silence(&load),
-    );
+    let what = "load of the public node: cut after an agent had them";
+    report.count(what, account.cut);
+    let what = "load of the public node: longest time without an answer";
+    report.time(what, longest_silence(&load));
     Ok(())
+}
+
+/// From the death of the public node.
+struct Again {
+    /// To the first connection of a caller.
+    connected: Duration,
+    /// To the last answer of the first broadcast that all agents answered.
+    whole: Duration,
+    rounds: u64,
+}
+
+/// Sends one broadcast after the other until all agents answer.
+async fn whole_again(trio: &Trio, killed: Instant) -> Result<Again, String> {
+    let operator = loop {
+        match Operator::connect(trio.callers()).await {
+            Ok(operator) => break operator,
+            Err(error) if killed.elapsed() > LIMIT => return Err(error.to_string()),
+            Err(_) => sleep(PAUSE).await,
+        }
+    };
+    let connected = killed.elapsed();
+    let mut rounds = 0;
+    while killed.elapsed() < LIMIT {
+        rounds += 1;
+        let command = command(&format!("whole-{rounds}"), Duration::ZERO);
+        let all = call(&operator, &[], command, |_| ()).await;
+        if all.is_whole(trio.agents()) {
+            return Ok(Again {
+                connected,
+                whole: killed.elapsed(),
+                rounds,
+            });
+        }
+        sleep(PAUSE).await;
+    }
+    Err(trio.failed("no broadcast reaches everyone again"))
 }
