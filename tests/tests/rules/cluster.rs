@@ -4,7 +4,6 @@ mod adjacency;
 mod forward;
 mod links;
 mod members;
-mod peer;
 mod peers;
 mod refused;
 mod shift;

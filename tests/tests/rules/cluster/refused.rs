@@ -8,17 +8,21 @@ use yuzu_proto::node::v1::forward_frame::Kind;
 use yuzu_proto::node::v1::forward_refused::Reason;
 use yuzu_proto::node::v1::{ForwardDispatch, ForwardFrame, ForwardOpen};
 use yuzu_proto::path;
-use yuzu_tests::raw::{Connection, Request, code};
+use yuzu_tests::peer::{Introduction, Peer};
+use yuzu_tests::raw::{Answer, Connection, Options, Request, code};
 
 use super::adjacency::{attach, knows, served, server};
 use super::links::Tap;
-use super::peer::Peer;
 use super::{Node, OTHER_SECRET, SECRET, config, seed};
 use crate::support::{WHILE, command, serve_one};
 
 const ALL: [(&str, &str); 1] = [("node", "all")];
-/// Later than any node that started.
-const YOUNGEST: u64 = 1 << 52;
+
+/// Dials a node under this name, and proves this secret.
+async fn link(node: &Node, name: &str, secret: &str) -> Result<Peer, Answer> {
+    let who = Introduction::of(name);
+    Peer::link(node.address(), &who, secret, &Options::default()).await
+}
 
 /// Nothing is known of any other node or its agents.
 async fn knows_nobody(node: &Node) {
@@ -39,9 +43,8 @@ async fn mesh_2_of_a_node_with_another_secret_nothing_is_learned() {
     a.counts("cluster_datagrams_rejected_total", &forged, 3.0)
         .await;
     // By a link it gets no further.
-    let (peer, status) = Peer::dial(&a, "0", YOUNGEST, OTHER_SECRET).await;
-    assert_eq!(status.code, code::UNAUTHENTICATED);
-    peer.connection.closed().await;
+    let refused = link(&a, "0", OTHER_SECRET).await.expect_err("a refusal");
+    assert_eq!(refused.status.code, code::UNAUTHENTICATED);
     let secret = [("reason", "secret")];
     let failures = a.metric("cluster_connect_failures_total", &secret).await;
     assert_eq!(failures, 1.0);
@@ -79,9 +82,8 @@ async fn mesh_6_of_a_node_that_claims_another_s_name_nothing_is_learned() {
     knows(&z, 1).await;
     let known = z.listed().await;
     // It knows the secret.
-    let (peer, status) = Peer::dial(&z, "a", YOUNGEST, SECRET).await;
-    assert_eq!(status.code, tonic::Code::AlreadyExists as u16);
-    peer.connection.closed().await;
+    let refused = link(&z, "a", SECRET).await.expect_err("a refusal");
+    assert_eq!(refused.status.code, tonic::Code::AlreadyExists as u16);
     let taken = [("reason", "name_taken")];
     let failures = z.metric("cluster_connect_failures_total", &taken).await;
     assert_eq!(failures, 1.0);
@@ -147,8 +149,7 @@ async fn fwd_3_a_second_hop_and_another_node_s_marker_reach_no_agent() {
     let server = server().await;
     let node = Node::start(served("z", &server)).await;
     let mut agent = attach(&node, "agent").await;
-    let (peer, status) = Peer::dial(&node, "a", YOUNGEST, SECRET).await;
-    assert_eq!(status.code, code::OK);
+    let peer = link(&node, "a", SECRET).await.expect("a link");
     let forward = |frames: [ForwardFrame; 2]| {
         let connection = &peer.connection;
         async move {
