@@ -27,15 +27,34 @@ pub struct Lines<'a> {
     pub more: &'a str,
 }
 
+/// A node of a cluster, with an address of its own for all its listeners.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Its name, which no other process of this one has.
+    pub name: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Whether it is a private one: such a node has no management listener.
+    pub private: bool,
+    /// Where other nodes connect; free.
+    pub node: SocketAddr,
+    /// Where it looks for others.
+    pub seeds: Vec<SocketAddr>,
+    /// What all nodes know.
+    pub secret: String,
+}
+
 /// A running `yuzu-gateway run`.
 #[derive(Debug)]
 pub struct GatewayProcess {
     child: Child,
     binary: PathBuf,
     directory: PathBuf,
+    /// What the nodes of its cluster know; empty when it is none of a cluster.
+    secret: String,
     /// Its agent listener.
     pub agents: SocketAddr,
-    /// Its management listener.
+    /// Its management listener, unless it is a private node.
     pub management: SocketAddr,
     /// Its health endpoint.
     pub health: SocketAddr,
@@ -77,25 +96,60 @@ impl GatewayProcess {
         lines: Lines<'_>,
         limit: Duration,
     ) -> Result<Self, String> {
-        let Lines { agent, more } = lines;
-        let name = format!("yuzu-gateway-{}-{}", std::process::id(), server.port());
-        let directory = std::env::temp_dir().join(name);
+        Self::start_one(binary, server, lines, None, limit).await
+    }
+
+    /// As [`GatewayProcess::start_configured`], as a node of a cluster.
+    ///
+    /// # Errors
+    /// As [`GatewayProcess::start`].
+    pub async fn start_member(
+        binary: &Path,
+        server: SocketAddr,
+        lines: Lines<'_>,
+        member: &Member,
+        limit: Duration,
+    ) -> Result<Self, String> {
+        Self::start_one(binary, server, lines, Some(member), limit).await
+    }
+
+    async fn start_one(
+        binary: &Path,
+        server: SocketAddr,
+        Lines { agent, more }: Lines<'_>,
+        member: Option<&Member>,
+        limit: Duration,
+    ) -> Result<Self, String> {
+        let (id, port) = (std::process::id(), server.port());
+        let name = member.map_or("", |member| &member.name);
+        let directory = std::env::temp_dir().join(format!("yuzu-gateway-{id}-{port}{name}"));
         let io = |e: std::io::Error| format!("{}: {e}", directory.display());
         fs::create_dir_all(&directory).map_err(io)?;
-        let [agents, management, health, metrics] = free_addresses().map_err(io)?;
+        let address = member.map_or(Ipv4Addr::LOCALHOST, |member| member.address);
+        let [agents, management, health, metrics] = free_addresses(address).map_err(io)?;
+        let operators = format!(
+            "[[listener]]\nname = \"management\"\nservices = [\"management\"]\n\
+             address = \"{management}\"\n\n"
+        );
+        let operators = match member {
+            Some(member) if member.private => "",
+            _ => &operators,
+        };
+        let cluster = member.map(Member::lines).unwrap_or_default();
         let text = format!(
-            "[[listener]]\nname = \"agent\"\nservices = [\"agent\"]\naddress = \"{agents}\"\n{agent}\n\
-             [[listener]]\nname = \"management\"\nservices = [\"management\"]\n\
-             address = \"{management}\"\n\n\
+            "{cluster}[[listener]]\nname = \"agent\"\nservices = [\"agent\"]\n\
+             address = \"{agents}\"\n{agent}\n{operators}\
              [observe]\nmetrics_address = \"{metrics}\"\nhealth_address = \"{health}\"\n\
              log_level = \"warn\"\n\n\
              [upstream]\nendpoints = [\"http://{server}\"]\n{more}\n"
         );
         fs::write(directory.join(CONFIG), text).map_err(io)?;
+        let secret = member.map_or("", |member| &member.secret).to_owned();
         let mut process = Self {
-            child: spawn(binary, &directory)?,
+            child: spawn(binary, &directory, &secret)?,
             binary: binary.to_owned(),
             directory,
+            secret,
             agents,
             management,
             health,
@@ -119,7 +173,7 @@ impl GatewayProcess {
     /// # Errors
     /// As [`GatewayProcess::start`].
     pub async fn start_again(&mut self, limit: Duration) -> Result<(), String> {
-        self.child = spawn(&self.binary, &self.directory)?;
+        self.child = spawn(&self.binary, &self.directory, &self.secret)?;
         self.wait_ready(limit).await
     }
 
@@ -209,15 +263,44 @@ impl Drop for GatewayProcess {
     }
 }
 
+impl Member {
+    /// What its configuration begins with.
+    fn lines(&self) -> String {
+        let Self {
+            name,
+            address,
+            node,
+            ..
+        } = self;
+        let visibility = if self.private { "private" } else { "public" };
+        let seeds: Vec<_> = self
+            .seeds
+            .iter()
+            .map(|seed| format!("\"{seed}\""))
+            .collect();
+        format!(
+            "[node]\nname = \"{name}\"\nvisibility = \"{visibility}\"\n\
+             peer_advertise = \"{address}\"\n\n\
+             [cluster]\nseed_nodes = [{}]\n\n\
+             [[listener]]\nname = \"node\"\nservices = [\"node\"]\naddress = \"{node}\"\n\n",
+            seeds.join(", ")
+        )
+    }
+}
+
 /// Starts the process with the configuration of its directory; its log goes there too.
-fn spawn(binary: &Path, directory: &Path) -> Result<Child, String> {
+fn spawn(binary: &Path, directory: &Path, secret: &str) -> Result<Child, String> {
     let io = |e: std::io::Error| format!("{}: {e}", directory.display());
     let log = File::options()
         .create(true)
         .append(true)
         .open(directory.join(LOG))
         .map_err(io)?;
-    Command::new(binary)
+    let mut command = Command::new(binary);
+    if !secret.is_empty() {
+        command.env("YUZU_GW_COOKIE", secret);
+    }
+    command
         .arg("run")
         .arg("--config")
         .arg(directory.join(CONFIG))
@@ -269,14 +352,14 @@ pub fn beside(name: &str, option: &str) -> Result<PathBuf, String> {
     ))
 }
 
-/// Free ports on loopback. Another process may take one before it is used; then the gateway says
+/// Free ports of an address of this machine. Another process may take one before it is used; then the gateway says
 /// so.
 ///
 /// # Errors
 /// What the system says.
-pub fn free_addresses<const N: usize>() -> std::io::Result<[SocketAddr; N]> {
+pub fn free_addresses<const N: usize>(address: Ipv4Addr) -> std::io::Result<[SocketAddr; N]> {
     let mut held = Vec::new();
-    let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
+    let mut addresses = [SocketAddr::from((address, 0)); N];
     for address in &mut addresses {
         let listener = TcpListener::bind(*address)?;
         *address = listener.local_addr()?;
@@ -333,7 +416,7 @@ mod tests {
 
     #[test]
     fn free_addresses_differ() {
-        let [a, b, c] = free_addresses().unwrap();
+        let [a, b, c] = free_addresses(Ipv4Addr::LOCALHOST).unwrap();
         assert!(a != b && b != c && a != c && a.port() != 0);
     }
 }

@@ -177,6 +177,20 @@ impl Gateway {
         })
     }
 
+    /// The id of an agent that [`Gateway::start_pretending`] tells of.
+    #[cfg(feature = "in-memory")]
+    pub fn pretended_agent(number: u64) -> String {
+        crate::cluster::adjacency::pretend::agent_id(number)
+    }
+
+    /// Tells peers that such an agent went.
+    #[cfg(feature = "in-memory")]
+    pub fn pretend_end(&self, number: u64) {
+        if let Some(cluster) = &self.cluster {
+            cluster.sharing().pretend_end(number);
+        }
+    }
+
     /// Makes the owner of an agent panic inside its pump. False: the agent is not connected.
     #[cfg(feature = "fault-injection")]
     pub fn inject_owner_panic(&self, agent_id: &str) -> bool {

@@ -98,6 +98,27 @@ impl Gateway {
     /// # Errors
     /// As [`Gateway::start`].
     pub async fn start_with(config: Config, control: &Handle) -> Result<Self, StartError> {
+        Self::start_prepared(config, control, |_| ()).await
+    }
+
+    /// As [`Gateway::start`], as a node that tells peers of so many agents from the beginning, of
+    /// which it holds none: a million sessions do not fit into a test. See
+    /// [`Gateway::pretended_agent`].
+    ///
+    /// # Errors
+    /// As [`Gateway::start`].
+    #[cfg(feature = "in-memory")]
+    pub async fn start_pretending(config: Config, agents: u64) -> Result<Self, StartError> {
+        let pretend = |cluster: &Cluster| cluster.sharing().pretend(0..agents);
+        Self::start_prepared(config, &Handle::current(), pretend).await
+    }
+
+    /// `prepare` sees the node's part of the cluster before anyone else does.
+    async fn start_prepared(
+        config: Config,
+        control: &Handle,
+        prepare: impl FnOnce(&Cluster) + Send,
+    ) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new(&config.node.name)?);
         let certificates = Certificates::load(&config, &metrics).await?;
         let bound = bind_listeners(&config, &metrics)?;
@@ -129,6 +150,9 @@ impl Gateway {
         let cluster = gossip
             .map(|socket| part_of_cluster(&config, socket, &owners, &names))
             .transpose()?;
+        if let Some(cluster) = &cluster {
+            prepare(cluster);
+        }
         let (router, served) = start_router(&config, &owners, cluster.as_ref());
         let agents = Arc::new(AgentService::new(
             Arc::clone(&owners),

@@ -31,6 +31,8 @@ struct Agent {
     index: usize,
     id: String,
     backoff: Backoff,
+    /// Gateways that it has turned its back on.
+    tried: usize,
     /// Kept for the next attempt while it lives, as a gRPC channel does.
     link: Option<Link>,
 }
@@ -44,6 +46,7 @@ pub(super) async fn live(shared: Arc<Shared>, index: usize, mut stop: watch::Rec
         index,
         id,
         backoff,
+        tried: 0,
         link: None,
     };
     loop {
@@ -117,6 +120,7 @@ impl Agent {
                 }
                 None => {
                     counters.add(&counters.subscriptions);
+                    shared.diary.opened(self.index, &session_id);
                     Ok(Session::new(
                         &shared, self.index, session_id, sender, receiver,
                     ))
@@ -137,11 +141,13 @@ impl Agent {
         {
             return Ok(());
         }
-        self.link = None;
+        if self.link.take().is_some() {
+            self.tried += 1;
+        }
         sleep_until(self.shared.pacer.reserve(Instant::now())).await;
         let options = &self.shared.options;
         let counters = &self.shared.counters;
-        match Connection::open(options.gateway, &options.connection).await {
+        match Connection::open(options.address(self.tried), &options.connection).await {
             Ok(connection) => {
                 counters.add(&counters.connects);
                 let connected = Held::new(counters, |c| &c.connected);
@@ -153,6 +159,7 @@ impl Agent {
             }
             Err(_) => {
                 counters.add(&counters.connect_failures);
+                self.tried += 1;
                 Err(self.retry())
             }
         }

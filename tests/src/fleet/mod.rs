@@ -8,6 +8,7 @@
 mod agent;
 mod backoff;
 mod counters;
+mod diary;
 mod message;
 mod options;
 mod order;
@@ -15,6 +16,7 @@ mod pacer;
 mod session;
 
 pub use counters::{Counters, Outcome, Rpc, Snapshot};
+pub use diary::{Diary, Fate, Opened};
 pub use options::{Answer, Misbehaviour, Options, Periodic};
 
 use pacer::Pacer;
@@ -27,6 +29,7 @@ use tokio::sync::watch;
 struct Shared {
     options: Options,
     counters: Arc<Counters>,
+    diary: Diary,
     pacer: Pacer,
     /// Text from which outputs are cut.
     filler: String,
@@ -45,6 +48,10 @@ impl Fleet {
         let shared = Arc::new(Shared {
             pacer: Pacer::new(options.connects_per_second),
             counters: Arc::default(),
+            diary: match options.keeps_diary {
+                true => Diary::of(options.agents),
+                false => Diary::default(),
+            },
             filler: "x".repeat(options.answer.bytes),
             options,
         });
@@ -68,6 +75,11 @@ impl Fleet {
     /// The counters now.
     pub fn snapshot(&self) -> Snapshot {
         self.shared.counters.snapshot()
+    }
+
+    /// What its agents got and answered; empty unless [`Options::keeps_diary`].
+    pub fn diary(&self) -> &Diary {
+        &self.shared.diary
     }
 
     /// How it was set up.

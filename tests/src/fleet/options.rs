@@ -10,6 +10,9 @@ use std::time::Duration;
 pub struct Options {
     /// The gateway's agent listener.
     pub gateway: SocketAddr,
+    /// Listeners of other gateways: an agent whose connection was lost, or that gets none, tries the
+    /// next one, and `gateway` again after the last.
+    pub others: Vec<SocketAddr>,
     /// Number of agents, one connection each.
     pub agents: usize,
     /// Agent ids are this and the agent's number, from `first`.
@@ -19,8 +22,11 @@ pub struct Options {
     /// Time between heartbeats; `None` sends none. The first one comes at a moment that differs
     /// from agent to agent, so that a fleet that starts together does not beat together.
     pub heartbeat: Option<Duration>,
-    /// How commands are answered.
+    /// How commands are answered. One with the parameter `spread_ms` is answered later by a part of
+    /// that time which differs from agent to agent; RUNNING frames come without it.
     pub answer: Answer,
+    /// Whether [`super::Fleet::diary`] is written.
+    pub keeps_diary: bool,
     /// Inventory reports; `None` sends none.
     pub inventory: Option<Periodic>,
     /// Unsolicited Guardian frames; `None` sends none.
@@ -103,6 +109,7 @@ impl Options {
     pub fn new(gateway: SocketAddr, agents: usize) -> Self {
         Self {
             gateway,
+            others: Vec::new(),
             agents,
             prefix: "sim-".into(),
             first: 0,
@@ -112,6 +119,7 @@ impl Options {
                 bytes: 64,
                 running_frames: 0,
             },
+            keeps_diary: false,
             inventory: None,
             guardian: None,
             misbehaviour: Misbehaviour::None,
@@ -121,6 +129,14 @@ impl Options {
             enrollment_token: String::new(),
             register_bytes: 0,
             connection: raw::Options::default(),
+        }
+    }
+
+    /// The listener that an agent tries after so many others.
+    pub(super) fn address(&self, tried: usize) -> SocketAddr {
+        match tried % (self.others.len() + 1) {
+            0 => self.gateway,
+            n => self.others[n - 1],
         }
     }
 

@@ -53,7 +53,10 @@ type Call = Pin<Box<dyn Future<Output = Result<Answer, CallError>> + Send>>;
 
 /// A command that waits for its answer.
 struct Due {
+    /// When its next frame is due.
     at: Instant,
+    /// When its terminal frame is due.
+    ends: Instant,
     command_id: String,
     /// Frames sent of it so far.
     sent: u32,
@@ -61,6 +64,7 @@ struct Due {
 
 pub(super) struct Session {
     shared: Arc<Shared>,
+    index: usize,
     id: String,
     sender: Sender,
     receiver: Receiver,
@@ -89,6 +93,7 @@ impl Session {
         let now = Instant::now();
         let interval = |periodic: Option<Periodic>| periodic.map(|p| p.interval);
         Self {
+            index,
             id,
             sender,
             receiver,
@@ -145,6 +150,7 @@ impl Session {
         let (reads, due_now, wake) = (self.reads(), self.is_due(), self.next_wake());
         let Self {
             shared,
+            index,
             sender,
             receiver,
             due,
@@ -164,7 +170,7 @@ impl Session {
             }
             slot = sender.ready(), if due_now || urgent.is_some() => {
                 match slot {
-                    Ok(slot) => slot.send_raw(next_frame(shared, urgent, due)),
+                    Ok(slot) => slot.send_raw(next_frame(shared, *index, urgent, due)),
                     // The receiving half says why.
                     Err(_) => {
                         due.clear();
@@ -231,10 +237,18 @@ impl Session {
             Arrival::Duplicate => counters.add(&counters.duplicates),
             Arrival::Late => counters.add(&counters.out_of_order),
         }
+        self.shared.diary.taken(self.index, &command.command_id);
         if self.shared.options.misbehaviour != Misbehaviour::NeverAnswer {
-            let at = Instant::now() + self.shared.options.answer.delay;
+            let answer = self.shared.options.answer;
+            let first = Instant::now() + answer.delay;
+            let ends = first + spread(&command).mul_f64(phase(self.index));
             self.due.push_back(Due {
-                at,
+                at: if answer.running_frames > 0 {
+                    first
+                } else {
+                    ends
+                },
+                ends,
                 command_id: command.command_id,
                 sent: 0,
             });
@@ -346,7 +360,12 @@ impl Session {
 }
 
 /// The next frame for the stream: an urgent one, else the next one of the oldest command.
-fn next_frame(shared: &Shared, urgent: &mut Option<Bytes>, due: &mut VecDeque<Due>) -> Bytes {
+fn next_frame(
+    shared: &Shared,
+    index: usize,
+    urgent: &mut Option<Bytes>,
+    due: &mut VecDeque<Due>,
+) -> Bytes {
     let counters = &shared.counters;
     if let Some(frame) = urgent.take() {
         return frame;
@@ -356,10 +375,14 @@ fn next_frame(shared: &Shared, urgent: &mut Option<Bytes>, due: &mut VecDeque<Du
     };
     if head.sent < shared.options.answer.running_frames {
         head.sent += 1;
+        if head.sent == shared.options.answer.running_frames {
+            head.at = head.ends;
+        }
         counters.add(&counters.running_frames);
         return message::running(&head.command_id, head.sent);
     }
     let frame = message::success(&head.command_id, &shared.filler);
+    shared.diary.answered(index, &head.command_id);
     due.pop_front();
     counters.add(&counters.answers);
     frame
@@ -370,6 +393,13 @@ async fn ready(call: &mut Option<Call>) -> Result<Answer, CallError> {
         Some(call) => call.await,
         None => std::future::pending().await,
     }
+}
+
+/// The time over which the agents are to spread their answers to this command.
+fn spread(command: &CommandRequest) -> Duration {
+    let spread = command.parameters.get("spread_ms");
+    let spread = spread.and_then(|ms| ms.parse().ok());
+    spread.map_or(Duration::ZERO, Duration::from_millis)
 }
 
 /// Where in the first interval an agent starts: spread evenly by the golden ratio.

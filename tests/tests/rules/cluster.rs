@@ -5,6 +5,7 @@ mod forward;
 mod links;
 mod members;
 mod peers;
+mod refused;
 mod shift;
 mod visibility;
 

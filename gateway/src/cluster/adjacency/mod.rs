@@ -12,6 +12,8 @@ mod journal;
 mod outbox;
 mod own;
 mod page;
+#[cfg(feature = "in-memory")]
+pub(crate) mod pretend;
 mod questions;
 mod rows;
 mod seats;

@@ -36,7 +36,7 @@ impl OwnAgents {
         self.last.subscribe()
     }
 
-    fn write(&self, change: impl FnOnce(&mut Journal)) {
+    pub(super) fn write(&self, change: impl FnOnce(&mut Journal)) {
         let mut journal = self.journal();
         change(&mut journal);
         self.last.send_replace(journal.last());

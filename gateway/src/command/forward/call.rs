@@ -121,7 +121,7 @@ impl Call {
             let next = std::future::poll_fn(|cx| self.poll_next(cx, alarm.as_mut())).await;
             match next {
                 Next::Over => break,
-                Next::Due => self.core.tick(Instant::now()),
+                Next::Due => self.tick(),
                 Next::On(id, Event::Opened) => self.opened(id),
                 Next::On(id, Event::Frame(frame)) => self.take(id, frame),
                 Next::GoOn(id) => self.core.hold_back(id, false, Instant::now()),
@@ -143,6 +143,14 @@ impl Call {
         drop(feed);
         drop_in_turns(core.into_agents()).await;
         drop_in_turns(coming).await;
+    }
+
+    /// A time has passed.
+    fn tick(&mut self) {
+        let now = Instant::now();
+        let forwarder = &self.forwarder;
+        self.core.seek(|agent| forwarder.look(agent), now);
+        self.core.tick(now);
     }
 
     fn is_over(&self) -> bool {

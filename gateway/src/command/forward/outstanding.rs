@@ -6,6 +6,7 @@
 //! it may have been.
 
 mod closing;
+mod seeking;
 mod terms;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 
 use super::answers::Answer;
 use closing::{Closing, How};
+use seeking::LOOK;
 pub(in crate::command) use terms::Place;
 pub(super) use terms::{Action, Ended, Foreign, Found, SessionId, Slot, Times};
 
@@ -80,6 +82,8 @@ pub(super) struct Outstanding {
     current: HashMap<Arc<str>, SessionId>,
     /// Targets that have not ended.
     open: usize,
+    /// When targets that wait for a link are looked for.
+    look_at: Option<Instant>,
     times: Times,
     actions: Vec<Action>,
     /// Sessions that are over, while their targets end.
@@ -95,6 +99,7 @@ impl Outstanding {
             sessions: Vec::new(),
             current: HashMap::new(),
             open: 0,
+            look_at: None,
             times,
             actions: Vec::new(),
             closing: VecDeque::new(),
@@ -126,6 +131,7 @@ impl Outstanding {
             self.open += 1;
             self.assign(slot, now);
         }
+        self.look_at.get_or_insert(now + LOOK);
         self.dispatch_all(now);
     }
 
@@ -453,7 +459,8 @@ impl Outstanding {
     /// When to call [`Self::tick`], if nothing happens before.
     pub(super) fn due(&self) -> Option<Instant> {
         let sessions = self.sessions.iter();
-        sessions.filter_map(|session| self.due_of(session)).min()
+        let due = sessions.filter_map(|session| self.due_of(session));
+        due.chain(self.looks_at()).min()
     }
 
     fn due_of(&self, session: &Session) -> Option<Instant> {

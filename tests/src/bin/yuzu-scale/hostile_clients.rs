@@ -8,6 +8,7 @@ use crate::report::Report;
 use crate::server::Server;
 use attack::Tally;
 use kinds::{FORGED, Kind, Target};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -148,7 +149,7 @@ impl Install {
         let files = Directory::new();
         let (certificate, key) = files.write_leaf("gateway", &authority.gateway());
         let ca = files.write("ca.pem", &authority.pem());
-        let [proxied] = free_addresses().map_err(|e| e.to_string())?;
+        let [proxied] = free_addresses(Ipv4Addr::LOCALHOST).map_err(|e| e.to_string())?;
         let limits = format!(
             "limits = {{ unregistered_timeout_ms = {} }}\n",
             UNREGISTERED.as_millis()

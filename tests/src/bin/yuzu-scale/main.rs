@@ -5,10 +5,12 @@
     reason = "a command-line tool"
 )]
 
+mod adjacency_million;
 mod balance;
 mod bed;
 mod cancelled_register;
 mod churn;
+mod cluster_kill;
 mod cold_wave;
 mod curve;
 mod flat;
@@ -27,11 +29,13 @@ mod refused_notices;
 mod register_storm;
 mod report;
 mod reset_once;
+mod rolling_restart;
 mod server;
 mod session_cap;
 mod soak;
 mod stream_limit;
 mod tap;
+mod trio;
 mod unread_answers;
 
 use bed::Binaries;
@@ -85,7 +89,8 @@ enum Command {
 /// What long scenarios let one choose.
 #[derive(Debug, Clone, Copy, Args)]
 struct Scope {
-    /// Agents of `soak` (5,000) and of `in-memory` (100,000).
+    /// Agents of `soak` (5,000), of `in-memory` (100,000), and of the three nodes of `cluster-kill`
+    /// and `rolling-restart` (3,000), and rows of `adjacency-million` (1,000,000).
     #[arg(long)]
     agents: Option<usize>,
     /// Minutes of `soak`.
@@ -97,6 +102,14 @@ struct Scope {
 }
 
 impl Scope {
+    fn trio(self) -> usize {
+        self.agents.unwrap_or(3_000)
+    }
+
+    fn rows(self) -> u64 {
+        self.agents.map_or(1_000_000, |agents| agents as u64)
+    }
+
     fn soak(self) -> Result<soak::Plan, String> {
         let time = Duration::try_from_secs_f64(self.minutes * 60.0).map_err(|e| e.to_string())?;
         Ok(soak::Plan {
@@ -129,6 +142,9 @@ enum Scenario {
     OwnerKill,
     PlannedStop,
     KillNine,
+    ClusterKill,
+    RollingRestart,
+    AdjacencyMillion,
     Churn,
     Soak,
     InMemory,
@@ -167,6 +183,9 @@ impl Scenario {
             Self::OwnerKill => owner_kill::ABOUT,
             Self::PlannedStop => planned_stop::ABOUT,
             Self::KillNine => kill_nine::ABOUT,
+            Self::ClusterKill => cluster_kill::ABOUT,
+            Self::RollingRestart => rolling_restart::ABOUT,
+            Self::AdjacencyMillion => adjacency_million::ABOUT,
             Self::Churn => churn::ABOUT,
             Self::Soak => soak::ABOUT,
             Self::InMemory => in_memory::ABOUT,
@@ -195,6 +214,9 @@ impl Scenario {
             Self::OwnerKill => owner_kill::run().await,
             Self::PlannedStop => planned_stop::run(binaries).await,
             Self::KillNine => kill_nine::run(binaries).await,
+            Self::ClusterKill => cluster_kill::run(binaries, scope.trio()).await,
+            Self::RollingRestart => rolling_restart::run(binaries, scope.trio()).await,
+            Self::AdjacencyMillion => adjacency_million::run(binaries, scope.rows()).await,
             Self::Churn => churn::run(binaries).await,
             Self::Soak => soak::run(binaries, scope.soak()?).await,
             Self::InMemory => in_memory::run(scope.agents.unwrap_or(100_000)).await,

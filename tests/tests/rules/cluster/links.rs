@@ -217,15 +217,15 @@ async fn mesh_2_a_node_without_tls_is_not_let_in_where_it_is_asked_for() {
 }
 
 /// Passes datagrams on to a node, and keeps them.
-struct Tap {
-    address: SocketAddr,
+pub(super) struct Tap {
+    pub(super) address: SocketAddr,
     kept: Arc<Mutex<Vec<Vec<u8>>>>,
     socket: Arc<UdpSocket>,
     node: SocketAddr,
 }
 
 impl Tap {
-    async fn before(node: &Node) -> Self {
+    pub(super) async fn before(node: &Node) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .expect("a socket");
@@ -248,7 +248,7 @@ impl Tap {
         tap
     }
 
-    async fn again(&self) -> usize {
+    pub(super) async fn again(&self) -> usize {
         let kept = self.kept.lock().expect("not poisoned").clone();
         for datagram in &kept {
             self.socket

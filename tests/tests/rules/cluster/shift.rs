@@ -13,7 +13,7 @@ use yuzu_gateway::config::{Config, Shift};
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
 use yuzu_proto::server::v1::ListAgentsRequest;
 use yuzu_server_stub::{Rpc, StubServer};
-use yuzu_tests::agent::PATIENCE;
+use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::fleet::{Fleet, Options};
 use yuzu_tests::operator::Operator;
 
@@ -262,6 +262,36 @@ async fn shift_4_the_agents_of_a_node_that_dies_are_routable_elsewhere_after_one
         );
     }
     fleet.stop().await;
+}
+
+#[tokio::test]
+async fn shift_4_a_command_that_waits_for_a_dead_node_reaches_the_agent_where_it_came_back() {
+    let server = server().await;
+    let b = Node::start(served("b", &server)).await;
+    let c = Node::join(served("c", &server), &[&b]).await;
+    let mut config = served("a", &server);
+    config.cluster.seed_nodes = vec![super::seed(b.address())];
+    let (address, die) = mortal(config);
+    b.lists(&["a", "c"]).await;
+    c.lists(&["a", "b"]).await;
+    let _lost = Agent::attach(address, "agent").await.expect("an agent");
+    knows(&b, 1).await;
+    die.send(()).expect("it lives");
+    until("the link is gone", || {
+        b.gateway.metrics().cluster_peers_connected.get() == 1
+    })
+    .await;
+    let operators = b.gateway.management_address().expect("a listener");
+    let operator = Operator::connect(operators).await.expect("a connection");
+    let sent = operator.send(&["agent"], command("c-1"), 20).await;
+    let mut fanout = sent.expect("a call");
+    let mut agent = attach(&c, "agent").await;
+    let served = serve_one(&mut agent).await;
+    assert_eq!(served.message.command_id, "c-1");
+    assert_eq!(
+        fanout.entry().await.expect("an entry").response.output,
+        "done"
+    );
 }
 
 #[tokio::test]

@@ -164,6 +164,13 @@ impl World {
             }
             14 => {
                 self.now += Duration::from_secs(u64::from(chance) % 12);
+                // It has nowhere been all the time, or is found elsewhere while it waits.
+                let found = match chance % 5 {
+                    0 => Found::Here,
+                    1 | 2 => Found::Nowhere,
+                    n => Found::At(place(NODES[usize::from(n) - 3], 2 + u64::from(chance))),
+                };
+                self.core.seek(|_| found.clone(), self.now);
                 self.core.tick(self.now);
             }
             15 if reaches => {

@@ -93,12 +93,43 @@ fn fwd_2_there_is_one_session_for_each_owner() {
 fn fwd_6_nothing_was_sent_to_an_owner_that_is_not_reached() {
     let mut b = Bench::new(&["b"]);
     b.actions();
-    assert_eq!(b.core.due(), Some(b.now + CONNECT));
+    assert_eq!(b.core.due(), Some(b.now + LOOK));
     assert!(b.pass(CONNECT - Duration::from_millis(1)).is_empty());
     let mut wanted = vec![Action::Unreachable(0)];
     wanted.extend(closed(0, Ended::NotConnected));
     assert_eq!(b.pass(Duration::from_millis(1)), wanted);
     assert!(b.core.is_done());
+}
+
+#[test]
+fn shift_4_what_waits_for_a_dead_node_goes_where_its_agent_came_back() {
+    let mut b = Bench::new(&["dead", "dead", "dead", "d"]);
+    b.core.opened(1, b.now);
+    b.actions();
+    let found = |agent: &str| match agent {
+        "0" => Found::At(place("d", 2)),
+        "1" => Found::Here,
+        _ => Found::Nowhere,
+    };
+    b.core.seek(found, b.now);
+    assert!(b.actions().is_empty(), "not yet");
+    b.now += LOOK;
+    b.core.seek(found, b.now);
+    let wanted = [Action::Here(1), Action::Dispatch(1, vec![0])];
+    assert_eq!(b.actions(), wanted);
+    // The one that is nowhere still waits for its node, and for no longer than it may.
+    let left = b.pass(CONNECT - LOOK);
+    let ended = Action::Settle(2, Ended::NotConnected);
+    assert_eq!(left, [Action::Unreachable(0), Action::Close(0), ended]);
+}
+
+#[test]
+fn shift_4_what_was_sent_is_not_looked_for() {
+    let mut b = Bench::sent();
+    b.now += LOOK;
+    b.core.seek(|_| Found::At(place("d", 2)), b.now);
+    assert!(b.actions().is_empty());
+    assert_eq!(b.core.due(), Some(b.now - LOOK + FORWARD));
 }
 
 #[test]
