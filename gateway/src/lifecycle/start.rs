@@ -14,7 +14,7 @@ use super::control::ControlPlane;
 use super::services::Services;
 use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
-use crate::cluster::{self, Cluster};
+use crate::cluster::Cluster;
 use crate::command::Router;
 use crate::config::{self, Config, Service};
 use crate::edge::charge::NodeMemory;
@@ -32,6 +32,7 @@ use crate::session::{
 };
 use crate::shed::{Listeners, MemoryShedder};
 use crate::supervise::{NodeSupervisor, keep_running};
+use crate::system::{TcpListener, UdpSocket, datagrams};
 use crate::upstream::{BreakerState, Upstream};
 
 /// Rows whose time is over are removed this often.
@@ -264,12 +265,12 @@ pub(super) fn table_limits(config: &config::Session) -> TableLimits {
 fn bind_gossip(
     config: &Config,
     bound: &[(config::Listener, BoundListener)],
-) -> Result<Option<std::net::UdpSocket>, StartError> {
+) -> Result<Option<UdpSocket>, StartError> {
     let Some((index, _)) = config.node_listener() else {
         return Ok(None);
     };
     let address = bound[index].1.address()?;
-    cluster::bind_gossip(address)
+    datagrams(address)
         .map(Some)
         .map_err(|error| StartError::Bind {
             key: format!("listener[{index}].address (UDP)"),
@@ -278,7 +279,7 @@ fn bind_gossip(
         })
 }
 
-fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
+fn bind_http(key: &str, address: SocketAddr) -> Result<TcpListener, StartError> {
     http::bind(address).map_err(|error| StartError::Bind {
         key: key.to_owned(),
         address,
