@@ -186,7 +186,8 @@ fn builder(shared: &Shared, stream_limit: u32) -> http2::Builder<TokioExecutor> 
         .timer(TokioTimer::new())
         .max_concurrent_streams(stream_limit)
         .max_pending_accept_reset_streams(RESET_STREAMS)
-        .max_local_error_reset_streams(RESET_STREAMS);
+        .max_local_error_reset_streams(RESET_STREAMS)
+        .auto_date_header(false);
     if let Some((interval, timeout)) = shared.config.keepalive {
         builder
             .keep_alive_interval(interval)

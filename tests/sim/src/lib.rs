@@ -30,7 +30,7 @@ pub struct Outcome {
     pub wrong: Vec<String>,
     /// Of all that happened, in order.
     pub digest: u64,
-    /// Counts for people: commands, deliveries, streams of agents.
+    /// Counts for people: calls, deliveries, streams of agents.
     pub counts: [usize; 3],
 }
 
@@ -40,7 +40,7 @@ pub fn run(seed: u64, print: bool) -> Outcome {
         randomness::seed_this_thread(seed);
         let plan = Plan::of(seed);
         let ledger = Ledger::new(print);
-        let lived = world::live(seed, &plan, &ledger);
+        let lived = world::live(seed, &plan, &ledger, judge::run);
         let book = ledger.read();
         let mut wrong = verdict::judge(&plan, &book);
         wrong.extend(lived.err());

@@ -114,6 +114,18 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Whether a call may end before the gateway knows how its targets end.
+    pub fn cuts_calls_short(&self) -> bool {
+        let cuts = |place: &Place| matches!(place, Place::Caller(_) | Place::Node(_));
+        let concerned = |fault: &Fault| {
+            let places = fault.places();
+            !places.is_empty() && places.iter().all(cuts)
+        };
+        self.faults.iter().any(concerned)
+    }
+}
+
 impl Fault {
     fn of(random: &mut Random) -> Self {
         let from = random.between(FAULTS_FROM, HEALED - Duration::from_secs(1));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::judge::JUDGE;
 use crate::ledger::{Book, Call, Delivery, End, Given};
-use crate::plan::{CONVERGED, Place, Plan};
+use crate::plan::{Place, Plan};
 use crate::world::{agent_id, site_of};
 
 /// A stream is routed to this long after its headers.
@@ -192,6 +192,3 @@ impl Facts<'_> {
 fn caller(call: &Call) -> Place {
     Place::Caller(call.caller)
 }
-
-/// How long a fault is felt.
-pub const FELT: Duration = CONVERGED;

@@ -4,6 +4,7 @@
 //! the plan. Must never look at what happens: [`crate::verdict`] does, when it is over.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
@@ -13,10 +14,10 @@ use yuzu_tests::random::Random;
 
 use crate::agent::{self, Member};
 use crate::caller::{self, Caller};
-use crate::judge::{self, Judge};
+use crate::judge::Judge;
 use crate::ledger::Ledger;
 use crate::node::{Node, SERVER_HOST};
-use crate::plan::{self, CALLERS, CALLS_FROM, CALLS_UNTIL, END, Fault, NODES, Place, Plan, SITES, What};
+use crate::plan::{CALLERS, CALLS_FROM, CALLS_UNTIL, END, Fault, NODES, Place, Plan, SITES, What};
 use crate::server;
 
 /// Also the least time that a message takes.
@@ -36,8 +37,6 @@ pub struct World<'a> {
     members: Rc<Vec<Member>>,
     server: Rc<StubServer>,
     ledger: Ledger,
-    /// Hosts that are down.
-    down: Vec<Place>,
 }
 
 /// The name of a host.
@@ -82,12 +81,15 @@ fn members(count: usize) -> Vec<Member> {
     (0..count).map(of).collect()
 }
 
-/// Lives a seed through.
+/// What runs on a host that no fault concerns and that reaches every node.
+pub type Watch = fn(Judge) -> Pin<Box<dyn Future<Output = turmoil::Result>>>;
+
+/// Lives a seed through, with `watch` on one host more.
 ///
 /// # Errors
 /// What turmoil says, which is a fault of a host's software.
-pub fn live(seed: u64, plan: &Plan, ledger: &Ledger) -> Result<(), String> {
-    let mut world = World::new(seed, plan.agents, ledger);
+pub fn live(seed: u64, plan: &Plan, ledger: &Ledger, watch: Watch) -> Result<(), String> {
+    let mut world = World::new(seed, plan, ledger, watch);
     let mut due: Vec<(Duration, bool, Fault)> = Vec::new();
     for fault in &plan.faults {
         due.push((fault.from, true, *fault));
@@ -110,7 +112,7 @@ pub fn live(seed: u64, plan: &Plan, ledger: &Ledger) -> Result<(), String> {
 }
 
 impl World<'_> {
-    fn new(seed: u64, agents: usize, ledger: &Ledger) -> Self {
+    fn new(seed: u64, plan: &Plan, ledger: &Ledger, watch: Watch) -> Self {
         let mut sim = Builder::new()
             .rng_seed(seed)
             .epoch(SystemTime::UNIX_EPOCH + DATE)
@@ -128,7 +130,7 @@ impl World<'_> {
             sim.lookup(name(place));
         }
         let nodes: Vec<_> = (0..NODES).map(|node| Node::new(&names, node)).collect();
-        let members = Rc::new(members(agents));
+        let members = Rc::new(members(plan.agents));
         let server = server::server();
         let random = Random::new(seed).apart(2);
         for node in &nodes {
@@ -172,15 +174,15 @@ impl World<'_> {
             agents: ids,
             server: Rc::clone(&server),
             ledger: ledger.clone(),
+            plan: plan.clone(),
         };
-        sim.host("judge", move || judge::run(judge.clone()));
+        sim.host("judge", move || watch(judge.clone()));
         Self {
             sim,
             nodes,
             members,
             server,
             ledger: ledger.clone(),
-            down: Vec::new(),
         }
     }
 
@@ -237,7 +239,6 @@ impl World<'_> {
             }
         }
         self.sim.crash(name(place));
-        self.down.push(place);
         if !told {
             for (one, other) in &links {
                 self.sim.repair(&**one, &**other);
@@ -246,7 +247,6 @@ impl World<'_> {
     }
 
     fn start_again(&mut self, place: Place) {
-        self.down.retain(|down| *down != place);
         self.sim.bounce(name(place));
     }
 }
@@ -266,10 +266,4 @@ async fn agents_of(
     }
     while running.join_next().await.is_some() {}
     Ok(())
-}
-
-/// When the last fault is over.
-pub fn healed(plan: &Plan) -> Duration {
-    let ends = plan.faults.iter().map(|fault| fault.until);
-    ends.max().unwrap_or(plan::FAULTS_FROM)
 }
