@@ -205,7 +205,7 @@ fn bind_listeners(
         warn!(%error, "the limit on open files could not be raised");
         descriptors::current_limit()
     });
-    with_ceilings(&config.listeners)
+    as_served(&config.listeners, &config.cluster)
         .enumerate()
         .map(|(index, listener)| {
             say_ceiling(&config.listeners[index], &listener);
@@ -223,19 +223,26 @@ fn bind_listeners(
         .collect()
 }
 
-/// The listeners, each with the connection ceiling that the limit on open files leaves (LSN-13).
-pub(super) fn with_ceilings(
+/// The listeners, each with the connection ceiling that the limit on open files leaves (LSN-13). A
+/// link is idle for as long as a node may be silent: its dialler sends PINGs only while it hears
+/// nothing, so this side alone can tell that nothing comes from there any more (MESH-5).
+pub(super) fn as_served(
     listeners: &[config::Listener],
+    cluster: &config::Cluster,
 ) -> impl Iterator<Item = config::Listener> {
+    let silence = cluster.dead_after;
     let limit = descriptors::current_limit();
     let wanted: Vec<_> = listeners
         .iter()
         .map(|listener| listener.limits.max_connections)
         .collect();
     let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
-    listeners.iter().zip(ceilings).map(|(wanted, ceiling)| {
+    listeners.iter().zip(ceilings).map(move |(wanted, ceiling)| {
         let mut listener = wanted.clone();
         listener.limits.max_connections = ceiling;
+        if listener.services == [Service::Node] {
+            listener.http2.idle_timeout = listener.http2.idle_timeout.min(silence);
+        }
         listener
     })
 }

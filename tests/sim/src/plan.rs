@@ -135,6 +135,14 @@ impl Fault {
         };
         let until = random.between(from + Duration::from_millis(100), HEALED.min(from + longest));
         let what = match random.below(20) {
+            // The way to the server PINGs too seldom for a simulation: what TCP sends again must come.
+            _ if random.below(8) == 0 => match random.below(2) {
+                0 => What::Hold(Place::Node(random.below(NODES)), Place::Server),
+                _ => {
+                    let ms = 50 + random.below(1_000) as u64;
+                    What::Slow(Place::Node(random.below(NODES)), Place::Server, ms)
+                }
+            },
             0..=3 => pair(random, What::Partition),
             4..=6 => pair(random, What::OneWay),
             7..=8 => pair(random, What::Hold),
@@ -192,9 +200,8 @@ fn pair(random: &mut Random, what: impl FnOnce(Place, Place) -> What) -> What {
     let node = random.below(NODES);
     let other = match random.below(10) {
         0..=4 => Place::Node((node + 1 + random.below(NODES - 1)) % NODES),
-        5..=7 => Place::Site(random.below(SITES)),
-        8 => return what(Place::Caller(random.below(CALLERS)), Place::Node(0)),
-        _ => Place::Server,
+        5..=8 => Place::Site(random.below(SITES)),
+        _ => return what(Place::Caller(random.below(CALLERS)), Place::Node(0)),
     };
     match random.below(2) {
         0 => what(Place::Node(node), other),
