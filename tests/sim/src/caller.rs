@@ -77,7 +77,10 @@ pub async fn run(caller: Caller, life: u32, ledger: Ledger, mut random: Random) 
             if one(&operator, call, &ledger).await != End::Status(0) {
                 // Another may have made a new one meanwhile.
                 let mut connection = connection.borrow_mut();
-                if connection.as_ref().is_some_and(|now| Rc::ptr_eq(now, &operator)) {
+                if connection
+                    .as_ref()
+                    .is_some_and(|now| Rc::ptr_eq(now, &operator))
+                {
                     operator.connection.cut();
                     *connection = None;
                 }

@@ -101,7 +101,10 @@ impl Judge {
                 let entries = call.into_iter().flat_map(|call| &call.entries);
                 entries.map(|entry| entry.output.clone()).collect()
             };
-            let expected = [format!("j.{agent}/{agent}/0"), format!("j.{agent}/{agent}/1")];
+            let expected = [
+                format!("j.{agent}/{agent}/0"),
+                format!("j.{agent}/{agent}/1"),
+            ];
             if told != expected && self.is_still(agent, &label) {
                 self.wrong(format!("{label} at node {owner} answers {told:?}"));
             }
@@ -140,9 +143,14 @@ impl Judge {
                     && !attached.any(|stream| *stream.session == *route.session_id)
             });
             if !is_right && !is_overtaken {
-                wrong.push(format!("the server has {agent} as {route:?}, session {}", {
-                    route.as_ref().is_some_and(|route| *route.session_id == **session)
-                }));
+                wrong.push(format!(
+                    "the server has {agent} as {route:?}, session {}",
+                    {
+                        route
+                            .as_ref()
+                            .is_some_and(|route| *route.session_id == **session)
+                    }
+                ));
             }
         }
         drop(book);
@@ -183,6 +191,11 @@ impl Judge {
                 if value != expected {
                     self.wrong(format!("{node} has {name} {value}, not {expected}"));
                 }
+            }
+            for outcome in ["resumed", "lost"] {
+                let sessions = of("forward_resumes_total", &[("outcome", outcome)]);
+                let line = format!("{node} counts {sessions} sessions {outcome}");
+                self.ledger.say(now(), line);
             }
             let forwarded = of("fanout_remote_dispatched_count_sum", &[]);
             let ended = of("forward_requests_total", &[]);

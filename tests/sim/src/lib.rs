@@ -18,7 +18,7 @@ pub mod world;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use ledger::Ledger;
+use ledger::{Book, Ledger};
 use plan::Plan;
 
 /// How a seed ended.
@@ -30,8 +30,8 @@ pub struct Outcome {
     pub wrong: Vec<String>,
     /// Of all that happened, in order.
     pub digest: u64,
-    /// Counts for people: calls, deliveries, streams of agents.
-    pub counts: [usize; 3],
+    /// How much there was of everything, for people.
+    pub counts: String,
 }
 
 /// Lives a seed through on a thread of its own; with `print` it tells what happens.
@@ -50,14 +50,40 @@ pub fn run(seed: u64, print: bool) -> Outcome {
             seed,
             wrong,
             digest: digest.finish(),
-            counts: [book.calls.len(), book.deliveries.len(), book.attached.len()],
+            counts: counts(&book),
         }
     };
     let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(one);
-    thread.expect("a thread").join().unwrap_or_else(|_| Outcome {
-        seed,
-        wrong: vec!["it panicked".into()],
-        digest: 0,
-        counts: [0; 3],
-    })
+    thread
+        .expect("a thread")
+        .join()
+        .unwrap_or_else(|_| Outcome {
+            seed,
+            wrong: vec!["it panicked".into()],
+            digest: 0,
+            counts: String::new(),
+        })
+}
+
+fn counts(book: &Book) -> String {
+    let said = |what: &str| {
+        let entries = book.calls.iter().flat_map(|call| &call.entries);
+        entries.filter(|entry| entry.output == what).count()
+    };
+    let resumed = book.log.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(" counts ")?;
+        rest.strip_suffix(" sessions resumed")?
+            .parse::<usize>()
+            .ok()
+    });
+    format!(
+        "{} calls, {} deliveries, {} streams, {} not connected, {} unknown, {} disconnected, {} resumed",
+        book.calls.len(),
+        book.deliveries.len(),
+        book.attached.len(),
+        said("not_connected"),
+        said("outcome_unknown"),
+        said("agent_disconnected"),
+        resumed.sum::<usize>(),
+    )
 }

@@ -133,7 +133,10 @@ impl Fault {
             0 => Duration::from_secs(2),
             _ => Duration::from_secs(12),
         };
-        let until = random.between(from + Duration::from_millis(100), HEALED.min(from + longest));
+        let until = random.between(
+            from + Duration::from_millis(100),
+            HEALED.min(from + longest),
+        );
         let what = match random.below(20) {
             // The way to the server PINGs too seldom for a simulation: what TCP sends again must come.
             _ if random.below(8) == 0 => match random.below(2) {
@@ -236,7 +239,10 @@ mod tests {
                 let clashes = others.any(|(other, f)| {
                     other != index && !f.places().is_empty() && f.disturbs(fault)
                 });
-                assert!(!clashes || fault.places().is_empty(), "seed {seed}: {fault:?}");
+                assert!(
+                    !clashes || fault.places().is_empty(),
+                    "seed {seed}: {fault:?}"
+                );
             }
         }
         assert_eq!(kinds.len(), 10);

@@ -12,8 +12,8 @@ use crate::world::{agent_id, site_of};
 
 /// A stream is routed to this long after its headers.
 const ROUTABLE: Duration = Duration::from_secs(2);
-/// What is given this long before a call's end is told.
-const ON_ITS_WAY: Duration = Duration::from_millis(1_000);
+/// What is given this long before a call's timeout and end is told.
+const ON_ITS_WAY: Duration = Duration::from_millis(200);
 
 type Key<'a> = (&'a str, &'a str);
 
@@ -86,7 +86,9 @@ impl Facts<'_> {
             self.target(call, agent, |what| wrong(format!("{agent}: {what}")));
             let is_clean = self.is_clean(call, agent, *ended);
             if is_clean && (call.targets.is_some() || call.caller != JUDGE) {
-                self.exact(call, agent, *ended, |what| wrong(format!("{agent}: {what}")));
+                self.exact(call, agent, *ended, |what| {
+                    wrong(format!("{agent}: {what}"))
+                });
             }
         }
         let done = |agent: &String| call.entries.iter().any(|e| e.last && e.agent == *agent);
@@ -153,7 +155,9 @@ impl Facts<'_> {
         let from = call.at.saturating_sub(ROUTABLE);
         let until = |attached: &crate::ledger::Attached| attached.until.unwrap_or(Duration::MAX);
         let mut around = self.book.attached.iter().filter(of_agent);
-        let mut around = around.by_ref().filter(|one| one.from < ended && until(one) > from);
+        let mut around = around
+            .by_ref()
+            .filter(|one| one.from < ended && until(one) > from);
         let (Some(only), None) = (around.next(), around.next()) else {
             return false;
         };
@@ -171,13 +175,17 @@ impl Facts<'_> {
             return wrong("it was not delivered".into());
         }
         let given = self.given.get(&key).map_or(&[][..], Vec::as_slice);
-        let due = given.iter().filter(|given| given.at + ON_ITS_WAY < ended);
+        let end = ended.min(call.at + call.timeout);
+        let due = given.iter().filter(|given| given.at + ON_ITS_WAY < end);
         let told = call.entries.iter().filter(|entry| entry.agent == agent);
         let (due, told) = (due.count(), told.clone().count());
         if told < due {
             wrong(format!("{told} entries of {due} answers"));
         }
-        let made = call.entries.iter().find(|e| e.agent == agent && e.by_gateway);
+        let made = call
+            .entries
+            .iter()
+            .find(|e| e.agent == agent && e.by_gateway);
         if let Some(entry) = made {
             wrong(format!("{:?}, though nothing went wrong", entry.output));
         }

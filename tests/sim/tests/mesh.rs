@@ -101,7 +101,10 @@ fn mesh_5_agents_of_a_node_that_falls_silent_are_gone_within_dead_after() {
         let (gone, back): (Vec<_>, Vec<_>) = seen.iter().partition(|(at, _)| *at < BACK);
         let mut gone_ids: Vec<_> = gone.iter().map(|(_, what)| &**what).collect();
         gone_ids.sort_unstable();
-        let expected: Vec<_> = ids.iter().map(|id| format!("seen at {node}: {id} went")).collect();
+        let expected: Vec<_> = ids
+            .iter()
+            .map(|id| format!("seen at {node}: {id} went"))
+            .collect();
         assert_eq!(gone_ids, expected);
         let in_time = |at: &Duration| (DEAD..DEAD + DEAD_AFTER).contains(at);
         assert!(gone.iter().all(|(at, _)| in_time(at)), "{gone:?}");
@@ -117,7 +120,11 @@ fn mesh_5_agents_of_a_node_that_falls_silent_are_gone_within_dead_after() {
             panic!("{rows:?}");
         };
         assert!(
-            [format!("rows at {node}: 0"), format!("rows at {node}: {SITES}")].contains(rows),
+            [
+                format!("rows at {node}: 0"),
+                format!("rows at {node}: {SITES}")
+            ]
+            .contains(rows),
             "{rows}"
         );
     }
