@@ -237,14 +237,17 @@ pub(super) fn as_served(
         .map(|listener| listener.limits.max_connections)
         .collect();
     let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
-    listeners.iter().zip(ceilings).map(move |(wanted, ceiling)| {
-        let mut listener = wanted.clone();
-        listener.limits.max_connections = ceiling;
-        if listener.services == [Service::Node] {
-            listener.http2.idle_timeout = listener.http2.idle_timeout.min(silence);
-        }
-        listener
-    })
+    listeners
+        .iter()
+        .zip(ceilings)
+        .map(move |(wanted, ceiling)| {
+            let mut listener = wanted.clone();
+            listener.limits.max_connections = ceiling;
+            if listener.services == [Service::Node] {
+                listener.http2.idle_timeout = listener.http2.idle_timeout.min(silence);
+            }
+            listener
+        })
 }
 
 /// Says that a listener does not have the ceiling that it wants.

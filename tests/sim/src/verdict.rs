@@ -5,15 +5,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::caller::GRACE;
 use crate::judge::JUDGE;
-use crate::ledger::{Book, Call, Delivery, End, Given};
-use crate::plan::{Place, Plan};
+use crate::ledger::{Book, Call, Delivery, End, Entry, Given};
+use crate::plan::{Place, Plan, What};
 use crate::world::{agent_id, site_of};
 
 /// A stream is routed to this long after its headers.
 const ROUTABLE: Duration = Duration::from_secs(2);
 /// What is given this long before a call's timeout and end is told.
 const ON_ITS_WAY: Duration = Duration::from_millis(200);
+
+/// A node that is silent for this long is dead: `cluster.dead_after_ms`, and the network.
+const DEAD_AFTER: Duration = Duration::from_millis(5_100);
+/// An entry that needs no word of another node.
+const AT_ONCE: Duration = Duration::from_millis(300);
 
 type Key<'a> = (&'a str, &'a str);
 
@@ -58,7 +64,8 @@ impl Facts<'_> {
     fn call(&self, call: &Call, mut wrong: impl FnMut(String)) {
         let Some((ended, end)) = &call.end else {
             // A call of a caller that died.
-            if !self.touched(&[caller(call)], call.at, call.at + 2 * call.timeout) {
+            let over = call.at + call.timeout + GRACE;
+            if !self.touched(&[caller(call)], call.at, over) {
                 wrong("it never ended".into());
             }
             return;
@@ -84,6 +91,13 @@ impl Facts<'_> {
         agents.dedup();
         for agent in agents {
             self.target(call, agent, |what| wrong(format!("{agent}: {what}")));
+            if *end == End::Status(0) && !touched && self.is_forgotten(call, agent) {
+                let soon = |e: &&Entry| e.agent == agent && e.at < call.at + AT_ONCE;
+                match call.entries.iter().find(soon) {
+                    Some(entry) if entry.output == "not_connected" => {}
+                    found => wrong(format!("{agent}, whose node is dead: {found:?}")),
+                }
+            }
             let is_clean = self.is_clean(call, agent, *ended);
             if is_clean && (call.targets.is_some() || call.caller != JUDGE) {
                 self.exact(call, agent, *ended, |what| {
@@ -147,6 +161,26 @@ impl Facts<'_> {
             "not_connected" | "outcome_unknown" | "agent_disconnected" => {}
             output => wrong(format!("the entry {output:?}")),
         }
+    }
+
+    /// Whether the agent was at a node that is dead, and has been for so long that nobody may look
+    /// for it there any more (MESH-5), while it is nowhere else.
+    fn is_forgotten(&self, call: &Call, agent: &str) -> bool {
+        let streams = || self.book.attached.iter().filter(|one| one.agent == agent);
+        let Some(before) = streams().filter(|one| one.from < call.at).last() else {
+            return false;
+        };
+        let end = call.at + call.timeout;
+        let is_alone = !streams().any(|one| (call.at..end).contains(&one.from));
+        let dead = Place::Node(before.node);
+        let mut faults = self.plan.faults.iter();
+        let is_dead = faults.any(|fault| {
+            let dies = [What::Crash(dead), What::PowerLoss(dead)].contains(&fault.what);
+            dies && before.from < fault.from
+                && fault.from + DEAD_AFTER < call.at
+                && call.at + AT_ONCE < fault.until
+        });
+        is_alone && is_dead && before.node != 0
     }
 
     /// Whether nothing has touched the way of a call to an agent.

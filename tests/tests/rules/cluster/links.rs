@@ -61,7 +61,11 @@ async fn mesh_5_a_link_on_which_nothing_comes_ends_although_what_is_sent_arrives
     ended.expect("it ends").expect("in order");
     // Who proves nothing may stay for ten seconds.
     let expected = Duration::from_millis(900)..Duration::from_secs(5);
-    assert!(expected.contains(&silent.elapsed()), "{:?}", silent.elapsed());
+    assert!(
+        expected.contains(&silent.elapsed()),
+        "{:?}",
+        silent.elapsed()
+    );
 }
 
 fn hello(name: &str) -> HelloRequest {
