@@ -22,6 +22,7 @@ mod session;
 mod shed;
 mod shift;
 mod supervise;
+mod system;
 mod tuning;
 pub mod upstream;
 

@@ -66,7 +66,11 @@ pub(crate) async fn run(
     let accepting = async {
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => admit(&shared, stream, peer, orders.clone()),
+                Ok((stream, peer)) => {
+                    if let Some(open) = admit(&shared, peer) {
+                        tokio::spawn(own(open, stream, orders.clone()));
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%error, "accept failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -80,7 +84,8 @@ pub(crate) async fn run(
     }
 }
 
-fn admit(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, phase: watch::Receiver<Phase>) {
+/// A place for a connection; `None`: too many are open.
+pub(crate) fn admit(shared: &Arc<Shared>, peer: SocketAddr) -> Option<Open> {
     let connection = shared.update(|state| {
         if state.connections.len() >= shared.config.max_connections {
             state.connections_refused += 1;
@@ -93,16 +98,14 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, phase: watch
         state.connections.insert(id, Arc::clone(&connection));
         Some(connection)
     });
-    let Some(connection) = connection else { return };
-    let open = Open {
+    connection.map(|connection| Open {
         shared: Arc::clone(shared),
         connection,
-    };
-    tokio::spawn(own(open, stream, phase));
+    })
 }
 
 /// The entry of a connection in the state, for as long as its task lives.
-struct Open {
+pub(crate) struct Open {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
 }
@@ -130,7 +133,8 @@ async fn own(open: Open, stream: TcpStream, phase: watch::Receiver<Phase>) {
     }
 }
 
-async fn serve<I>(open: Open, stream: I, mut phase: watch::Receiver<Phase>)
+/// Serves HTTP/2 until either side ends it.
+pub(crate) async fn serve<I>(open: Open, stream: I, mut phase: watch::Receiver<Phase>)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -182,7 +186,8 @@ fn builder(shared: &Shared, stream_limit: u32) -> http2::Builder<TokioExecutor> 
         .timer(TokioTimer::new())
         .max_concurrent_streams(stream_limit)
         .max_pending_accept_reset_streams(RESET_STREAMS)
-        .max_local_error_reset_streams(RESET_STREAMS);
+        .max_local_error_reset_streams(RESET_STREAMS)
+        .auto_date_header(false);
     if let Some((interval, timeout)) = shared.config.keepalive {
         builder
             .keep_alive_interval(interval)

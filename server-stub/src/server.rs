@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use socket2::Socket;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -38,6 +39,8 @@ pub struct WaitError {
 pub struct StubServer {
     shared: Arc<Shared>,
     addr: SocketAddr,
+    /// What the streams of [`StubServer::serve`] shall do: serve as long as it lives.
+    given: watch::Sender<Phase>,
     /// The port was ours to choose, so it is held between `kill` and `start_again`.
     hold_port: bool,
     running: Mutex<Option<Running>>,
@@ -79,15 +82,33 @@ impl StubServer {
             .local_addr()?
             .as_socket()
             .ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let shared = Shared::new(config);
-        let server = StubServer {
-            shared,
-            addr,
-            hold_port,
-            running: Mutex::new(None),
-        };
+        let mut server = Self::unbound(config);
+        (server.addr, server.hold_port) = (addr, hold_port);
         server.run(socket)?;
         Ok(server)
+    }
+
+    /// One that listens nowhere and serves what it is given.
+    #[must_use]
+    pub fn unbound(config: StubConfig) -> StubServer {
+        StubServer {
+            addr: config.listen,
+            shared: Shared::new(config),
+            given: watch::Sender::new(Phase::Serve),
+            hold_port: false,
+            running: Mutex::new(None),
+        }
+    }
+
+    /// Serves an open stream, in plaintext, on the present runtime; `peer` is where it is said to
+    /// come from.
+    pub fn serve<I>(&self, stream: I, peer: SocketAddr)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if let Some(open) = accept::admit(&self.shared, peer) {
+            tokio::spawn(accept::serve(open, stream, self.given.subscribe()));
+        }
     }
 
     fn run(&self, socket: Socket) -> io::Result<()> {

@@ -19,13 +19,11 @@ mod status;
 mod users;
 
 use std::collections::HashSet;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use chitchat::ChitchatHandle;
-use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
@@ -37,6 +35,7 @@ use crate::observe::log::safe_text;
 use crate::observe::metrics::Metrics;
 use crate::session::{OwnerContext, Registry};
 use crate::supervise::{Kept, NodeSupervisor, keep_running};
+use crate::system::UdpSocket;
 pub(crate) use adjacency::{Sharing, Whereabouts};
 use announce::Announcer;
 #[cfg(test)]
@@ -93,28 +92,16 @@ struct Parts {
     labelled: Mutex<HashSet<Arc<str>>>,
 }
 
-/// The socket of gossip, on the port of the node listener.
-///
-/// # Errors
-/// Whatever the socket calls say.
-pub(crate) fn bind_gossip(listener: SocketAddr) -> io::Result<std::net::UdpSocket> {
-    let socket = std::net::UdpSocket::bind(listener)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
-
 impl Cluster {
     /// Prepares the node's part, before the first agent comes; nothing is sent until [`Self::start`].
-    ///
-    /// # Errors
-    /// When the socket can't be served.
+    /// `gossip` has the port of the node listener.
     pub(crate) fn new(
         config: &Config,
         secret: &config::Secret,
-        gossip: std::net::UdpSocket,
+        gossip: UdpSocket,
         owners: &OwnerContext,
         names: &Names,
-    ) -> io::Result<Self> {
+    ) -> Self {
         let OwnerContext {
             registry,
             events,
@@ -129,8 +116,7 @@ impl Cluster {
         };
         let keys = Keys::derive(secret);
         let view = View::new((Arc::clone(&own.name), own.incarnation));
-        let socket = UdpSocket::from_std(gossip)?;
-        let transport = SealedTransport::new(socket, keys.clone(), Arc::clone(metrics));
+        let transport = SealedTransport::new(gossip, keys.clone(), Arc::clone(metrics));
         let mesh = Mesh::new(own, keys, Arc::clone(metrics));
         let sharing = Sharing::new(registry, events, metrics, config.observe.metrics_per_peer);
         let channels = Channels::new(&mesh.own().name);
@@ -167,12 +153,12 @@ impl Cluster {
         };
         let wanted = parts.public.subscribe();
         let announcer = || Announcer::new(names, wanted, registry, notifier);
-        Ok(Self {
+        Self {
             announcer: names.is_private().then(announcer),
             parts: Arc::new(parts),
             service,
             tasks: Mutex::default(),
-        })
+        }
     }
 
     /// What answers peers on the node listener.

@@ -8,10 +8,10 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use crate::config::Endpoint;
+use crate::system::{is_local, lookup_host};
 
 /// Addresses of one name.
 const MAX_PER_NAME: usize = 1_024;
@@ -91,11 +91,6 @@ pub(crate) async fn own_ip(
 /// Whether a seed is this very node: it listens on `port` of an address of this machine.
 pub(crate) fn is_own(seed: SocketAddr, port: u16) -> bool {
     seed.port() == port && is_local(seed.ip())
-}
-
-/// Whether an interface of this machine has it: nothing else can be bound.
-fn is_local(ip: IpAddr) -> bool {
-    std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
 #[cfg(test)]

@@ -33,9 +33,8 @@ fn node(name: &str) -> (Identity, SealedTransport, SocketAddr) {
         incarnation: 7,
         instance: [7; 16],
     };
-    let socket = bind_gossip(([127, 0, 0, 1], 0).into()).expect("a socket");
+    let socket = crate::system::datagrams(([127, 0, 0, 1], 0).into()).expect("a socket");
     let address = socket.local_addr().expect("an address");
-    let socket = UdpSocket::from_std(socket).expect("a socket");
     let keys = Keys::derive(&config::Secret::new(
         "the secret of this cluster, 32 characters",
     ));

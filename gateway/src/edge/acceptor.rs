@@ -17,7 +17,6 @@ use hyper_util::rt::TokioIo;
 #[cfg(feature = "in-memory")]
 use tokio::io::DuplexStream;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
@@ -38,6 +37,7 @@ use super::tasks::StreamExecutor;
 use super::terms::{Intake, Terms};
 use super::tls::{ServerTls, Transport};
 use crate::observe::metrics::Metrics;
+use crate::system::{TcpListener, TcpStream};
 use crate::tuning::Slot;
 
 /// A failed accept (out of descriptors, say) is tried again after this.

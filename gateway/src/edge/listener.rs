@@ -9,10 +9,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
 #[cfg(feature = "in-memory")]
 use tokio::io::DuplexStream;
-use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use super::Handler;
@@ -22,6 +20,7 @@ use super::terms::{Intake, NodeParts};
 use super::tls::ServerTls;
 use crate::config;
 use crate::supervise::{Kept, keep_running};
+use crate::system::{TcpListener, listen};
 
 const BACKLOG: i32 = 4096;
 
@@ -60,14 +59,8 @@ impl BoundListener {
     /// # Errors
     /// Whatever the socket calls say; the address is not part of the error.
     pub(crate) fn bind(config: &config::Listener) -> io::Result<Self> {
-        let domain = Domain::for_address(config.address);
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&config.address.into())?;
-        socket.listen(BACKLOG)?;
         Ok(Self {
-            socket: TcpListener::from_std(socket.into())?,
+            socket: listen(config.address, BACKLOG)?,
             config: config.clone(),
         })
     }

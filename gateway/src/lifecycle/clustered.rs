@@ -13,15 +13,16 @@ use crate::gateways::Names;
 use crate::session::OwnerContext;
 use crate::shed::MemoryShedder;
 use crate::shift::{Eyes, Shifter};
+use crate::system::UdpSocket;
 
 pub(super) fn part_of_cluster(
     config: &Config,
-    socket: std::net::UdpSocket,
+    socket: UdpSocket,
     owners: &OwnerContext,
     names: &Names,
 ) -> Result<Cluster, StartError> {
     let secret = config.cluster.secret.as_ref().ok_or(StartError::NoSecret)?;
-    Ok(Cluster::new(config, secret, socket, owners, names)?)
+    Ok(Cluster::new(config, secret, socket, owners, names))
 }
 
 pub(super) fn start_shifter(

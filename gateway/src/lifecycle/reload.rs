@@ -8,7 +8,7 @@ use tracing::{error, info, warn};
 
 use super::Gateway;
 use super::certificates::Reading;
-use super::start::{say_ceiling, table_limits, with_ceilings};
+use super::start::{as_served, say_ceiling, table_limits};
 use crate::config::{self, Changes, Config, Effect, Loaded, PeerRefusal, Problem, Refused};
 use crate::observe::log;
 
@@ -76,8 +76,7 @@ impl Gateway {
             // Read when it is needed.
             shutdown: _,
             observe,
-            // Read once, at the start.
-            cluster: _,
+            cluster,
             shift,
             routing,
             lab: _,
@@ -94,7 +93,7 @@ impl Gateway {
         if let Err(error) = log::set_level(log_level) {
             warn!("observe.log_level: {error}; the level stays as it is");
         }
-        for (index, lowered) in with_ceilings(listeners).enumerate() {
+        for (index, lowered) in as_served(listeners, cluster).enumerate() {
             let (before, wanted) = (&before.listeners[index], &listeners[index]);
             if before.limits.max_connections != wanted.limits.max_connections {
                 say_ceiling(wanted, &lowered);

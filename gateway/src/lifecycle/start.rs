@@ -14,7 +14,7 @@ use super::control::ControlPlane;
 use super::services::Services;
 use super::{Gateway, Tasks};
 use crate::agent_service::AgentService;
-use crate::cluster::{self, Cluster};
+use crate::cluster::Cluster;
 use crate::command::Router;
 use crate::config::{self, Config, Service};
 use crate::edge::charge::NodeMemory;
@@ -32,6 +32,7 @@ use crate::session::{
 };
 use crate::shed::{Listeners, MemoryShedder};
 use crate::supervise::{NodeSupervisor, keep_running};
+use crate::system::{TcpListener, UdpSocket, datagrams};
 use crate::upstream::{BreakerState, Upstream};
 
 /// Rows whose time is over are removed this often.
@@ -228,7 +229,7 @@ fn bind_listeners(
         warn!(%error, "the limit on open files could not be raised");
         descriptors::current_limit()
     });
-    with_ceilings(&config.listeners)
+    as_served(&config.listeners, &config.cluster)
         .enumerate()
         .map(|(index, listener)| {
             say_ceiling(&config.listeners[index], &listener);
@@ -246,21 +247,31 @@ fn bind_listeners(
         .collect()
 }
 
-/// The listeners, each with the connection ceiling that the limit on open files leaves (LSN-13).
-pub(super) fn with_ceilings(
+/// The listeners, each with the connection ceiling that the limit on open files leaves (LSN-13). A
+/// link is idle for as long as a node may be silent: its dialler sends PINGs only while it hears
+/// nothing, so this side alone can tell that nothing comes from there any more (MESH-5).
+pub(super) fn as_served(
     listeners: &[config::Listener],
+    cluster: &config::Cluster,
 ) -> impl Iterator<Item = config::Listener> {
+    let silence = cluster.dead_after;
     let limit = descriptors::current_limit();
     let wanted: Vec<_> = listeners
         .iter()
         .map(|listener| listener.limits.max_connections)
         .collect();
     let ceilings = descriptors::ceilings(&wanted, limit, descriptors::RESERVE);
-    listeners.iter().zip(ceilings).map(|(wanted, ceiling)| {
-        let mut listener = wanted.clone();
-        listener.limits.max_connections = ceiling;
-        listener
-    })
+    listeners
+        .iter()
+        .zip(ceilings)
+        .map(move |(wanted, ceiling)| {
+            let mut listener = wanted.clone();
+            listener.limits.max_connections = ceiling;
+            if listener.services == [Service::Node] {
+                listener.http2.idle_timeout = listener.http2.idle_timeout.min(silence);
+            }
+            listener
+        })
 }
 
 /// Says that a listener does not have the ceiling that it wants.
@@ -288,12 +299,12 @@ pub(super) fn table_limits(config: &config::Session) -> TableLimits {
 fn bind_gossip(
     config: &Config,
     bound: &[(config::Listener, BoundListener)],
-) -> Result<Option<std::net::UdpSocket>, StartError> {
+) -> Result<Option<UdpSocket>, StartError> {
     let Some((index, _)) = config.node_listener() else {
         return Ok(None);
     };
     let address = bound[index].1.address()?;
-    cluster::bind_gossip(address)
+    datagrams(address)
         .map(Some)
         .map_err(|error| StartError::Bind {
             key: format!("listener[{index}].address (UDP)"),
@@ -302,7 +313,7 @@ fn bind_gossip(
         })
 }
 
-fn bind_http(key: &str, address: SocketAddr) -> Result<tokio::net::TcpListener, StartError> {
+fn bind_http(key: &str, address: SocketAddr) -> Result<TcpListener, StartError> {
     http::bind(address).map_err(|error| StartError::Bind {
         key: key.to_owned(),
         address,

@@ -18,11 +18,11 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::json;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
+
+use crate::system::{TcpListener, listen, spawn_blocking};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_CONNECTIONS: usize = 64;
@@ -137,7 +137,7 @@ impl Route {
         if !self.heavy {
             return (self.handler)();
         }
-        tokio::task::spawn_blocking(move || (self.handler)())
+        spawn_blocking(move || (self.handler)())
             .await
             .unwrap_or_else(|_| error(StatusCode::INTERNAL_SERVER_ERROR, "internal"))
     }
@@ -162,12 +162,7 @@ fn respond(reply: Reply) -> Response<Full<Bytes>> {
 /// # Errors
 /// What the system says, such as an address in use.
 pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&addr.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    listen(addr, BACKLOG)
 }
 
 /// One port being served. Dropped, it accepts no more and lets open requests end on their own.

@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::error::ConnectError;
+use crate::system::TcpStream;
 
 /// The alert that ended a connection, once there was one.
 pub(crate) type Alert = Arc<OnceLock<ConnectError>>;

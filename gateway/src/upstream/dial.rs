@@ -6,11 +6,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::ConnectError;
 use crate::config::Endpoint;
+use crate::system::{TcpStream, lookup_host};
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;

@@ -14,7 +14,6 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::carrier::Carrier;
@@ -23,6 +22,7 @@ use crate::config::{self, Endpoint, Scheme, UpstreamFile, UpstreamTls};
 use crate::observe::log::limit::RateLimit;
 use crate::observe::log::safe_text;
 use crate::pki::{self, FileFault};
+use crate::system::{TcpStream, spawn_blocking};
 
 /// The label `kind` of files that TLS can't be spoken with.
 pub(crate) const BAD_TLS_OPTIONS: &str = "bad_tls_options";
@@ -58,7 +58,7 @@ impl ClientTls {
         let files = self.files.clone();
         let read = move || files.faults(&files.read());
         // A panic there says nothing of the files; the first connection will.
-        let faults = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+        let faults = spawn_blocking(read).await.unwrap_or_default();
         for (file, fault) in faults {
             let shown = shown(file, &self.files);
             tracing::warn!(
@@ -90,7 +90,7 @@ impl ClientTls {
         endpoint: &Endpoint,
     ) -> Result<Carrier, ConnectError> {
         let files = self.files.clone();
-        let config = tokio::task::spawn_blocking(move || client_config(&files))
+        let config = spawn_blocking(move || client_config(&files))
             .await
             .unwrap_or_else(|_panic| Err(Unusable("the files cannot be read".into())));
         let config = match config {

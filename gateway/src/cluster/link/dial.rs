@@ -15,7 +15,6 @@ use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
 use rustls::version::TLS13;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -32,6 +31,7 @@ use crate::cluster::secret::random;
 use crate::config::{ClusterTls, Endpoint};
 use crate::observe::log::safe_text;
 use crate::pki::{self, Credentials, Snapshot};
+use crate::system::{TcpStream, lookup_host, spawn_blocking};
 
 /// For the whole way from the look-up to the second proof.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -133,7 +133,7 @@ impl Dialler {
         address: &Endpoint,
     ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Failure> {
         let files = self.tls.clone();
-        let config = tokio::task::spawn_blocking(move || client_config(&files)).await;
+        let config = spawn_blocking(move || client_config(&files)).await;
         let config = config.map_err(|_| Failure::Tls)?.map_err(|fault| {
             tracing::error!("Cluster: no peer can be dialled: {fault}");
             Failure::Tls

@@ -6,18 +6,18 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
 use chitchat::{ChitchatMessage, Deserializable, Serializable};
-use tokio::net::UdpSocket;
 
 use crate::cluster::link::table::MAX_PEERS;
 use crate::cluster::seal::{MAX_DATAGRAM, Opener, Rejected, Sealer};
 use crate::cluster::secret::{Keys, random};
 use crate::observe::log::{limit, limited};
 use crate::observe::metrics::Metrics;
+use crate::system::{UdpSocket, since_epoch};
 
 /// Every node, and the earlier lives of those that restart, for as long as their datagrams count.
 const MAX_SENDERS: usize = 4 * MAX_PEERS;
@@ -26,8 +26,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
+    since_epoch().as_millis() as u64
 }
 
 /// What outlives the engine when it is started again: above all, which datagrams were seen.

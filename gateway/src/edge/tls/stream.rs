@@ -2,9 +2,10 @@
 //!
 //! Responsible for one type for both. Must never look at a byte.
 
-use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
+
+use crate::system::TcpStream;
 
 /// The carrier. TLS is boxed: its state is many times a socket's.
 pub(crate) type Transport = Either<TcpStream, Box<TlsStream<TcpStream>>>;

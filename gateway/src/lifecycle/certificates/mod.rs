@@ -12,7 +12,7 @@ mod tests;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tracing::{info, warn};
 
@@ -24,6 +24,7 @@ use crate::management::authorization::{Authorization, Gate, PinChange, Pins, Pol
 use crate::observe::metrics::Metrics;
 use crate::pki::Snapshot;
 use crate::supervise::{Kept, keep_running};
+use crate::system::{since_epoch, spawn_blocking};
 use crate::tuning::Pace;
 use expiry::Expiry;
 use listeners::Listeners;
@@ -240,8 +241,7 @@ fn lock(certificates: &Mutex<Certificates>) -> MutexGuard<'_, Certificates> {
 
 /// The gauges' time.
 fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs() as i64)
+    since_epoch().as_secs() as i64
 }
 
 /// Every file that is followed.
@@ -261,5 +261,5 @@ async fn read(paths: &[PathBuf]) -> Snapshot {
     let paths = paths.to_vec();
     let read = move || Snapshot::read(paths.iter().map(AsRef::as_ref));
     // A panic there reads as missing files.
-    tokio::task::spawn_blocking(read).await.unwrap_or_default()
+    spawn_blocking(read).await.unwrap_or_default()
 }

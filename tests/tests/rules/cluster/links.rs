@@ -3,13 +3,15 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message;
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
 use yuzu_gateway::config::{ClusterTls, Config, ListenerTls, Secret, Service};
 use yuzu_proto::node::v1::{HelloRequest, HelloResponse, NodeIdentity, ProveRequest};
 use yuzu_proto::path;
+use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::certs::{Authority, Directory, Wish};
 use yuzu_tests::raw::{Connection, Options, Request, code};
 
@@ -43,6 +45,27 @@ async fn dial(node: &Node) -> Connection {
     Connection::open(node.address(), &Options::default())
         .await
         .expect("a connection")
+}
+
+/// A link whose one direction is broken: it takes everything, and says nothing.
+#[tokio::test]
+async fn mesh_5_a_link_on_which_nothing_comes_ends_although_what_is_sent_arrives() {
+    let mut quick = config("a");
+    quick.cluster.dead_after = Duration::from_secs(1);
+    let node = Node::start(quick).await;
+    let mut link = TcpStream::connect(node.address()).await.unwrap();
+    let silent = Instant::now();
+    let begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    link.write_all(begin).await.unwrap();
+    let ended = tokio::time::timeout(PATIENCE, link.read_to_end(&mut Vec::new())).await;
+    ended.expect("it ends").expect("in order");
+    // Who proves nothing may stay for ten seconds.
+    let expected = Duration::from_millis(900)..Duration::from_secs(5);
+    assert!(
+        expected.contains(&silent.elapsed()),
+        "{:?}",
+        silent.elapsed()
+    );
 }
 
 fn hello(name: &str) -> HelloRequest {
