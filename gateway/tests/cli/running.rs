@@ -30,7 +30,9 @@ fn run_serves_until_a_signal_and_ends_with_0() {
 
 #[test]
 fn a_second_signal_ends_a_stop_that_waits_at_once_with_1() {
-    let file = File::new("second-signal", &format!("{SOUND}{RUNNING}"));
+    // It waits for what has begun, as long as there is time.
+    let patient = RUNNING.replace("flush_budget_ms = 0", "flush_budget_ms = 60000");
+    let file = File::new("second-signal", &format!("{SOUND}{patient}"));
     let mut running = Running::start(file.path());
     let line = running.wait_for("listening");
     let address = line.split_whitespace().find_map(|word| {
@@ -63,17 +65,22 @@ fn unfinished_request(gateway: SocketAddr) -> TcpStream {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, &[]));
     bytes.extend(frame(1, 4, 1, &headers));
-    bytes.extend(frame(6, 0, 0, &[0; 8]));
     let mut socket = TcpStream::connect(gateway).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
-    socket.write_all(&bytes).expect("sent");
-    // The answer to the PING comes after everything before it was read.
-    let mut seen: Vec<u8> = Vec::new();
-    while !seen.windows(4).any(|w| w == [0, 0, 8, 6]) {
-        let mut piece = [0; 1024];
-        let read = socket.read(&mut piece).expect("read");
-        assert!(read > 0, "closed: {seen:?}");
-        seen.extend(&piece[..read]);
+    // The answer to the first PING comes after the request was read, that to the second after it
+    // has begun.
+    for name in [[1; 8], [2; 8]] {
+        bytes.extend(frame(6, 0, 0, &name));
+        socket.write_all(&bytes).expect("sent");
+        bytes.clear();
+        let answer = frame(6, 1, 0, &name);
+        let mut seen: Vec<u8> = Vec::new();
+        while !seen.windows(answer.len()).any(|part| part == answer) {
+            let mut piece = [0; 1024];
+            let read = socket.read(&mut piece).expect("read");
+            assert!(read > 0, "closed: {seen:?}");
+            seen.extend(&piece[..read]);
+        }
     }
     socket
 }
