@@ -4,10 +4,11 @@
 //! again, nor use a connection whose peer has not proven itself.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
@@ -176,9 +177,16 @@ impl Dialler {
                 debug!(%error, "the connection to a peer ended");
             }
         });
-        let peer = tokio::select! {
-            peer = self.shake(&mut calls, binding, target) => peer?,
-            () = &mut driver => return Err(Failure::Refused),
+        let peer = {
+            let mut shake = pin!(self.shake(&mut calls, binding, target));
+            tokio::select! {
+                peer = &mut shake => peer?,
+                // What the peer refuses with comes right before the end.
+                () = &mut driver => return match shake.now_or_never() {
+                    Some(Err(failure)) => Err(failure),
+                    _ => Err(Failure::Refused),
+                },
+            }
         };
         Ok(peer.map(|peer| (peer, Calls::new(calls), driver)))
     }
@@ -200,7 +208,8 @@ impl Dialler {
             return Err(Failure::UnexpectedNode);
         }
         let proven = unary::call::<ProveResponse>(calls, path::NODE_PROVE, &prove).await;
-        // It has proven itself, so a namesake is known, whatever it answers (MESH-6).
+        // It has proven itself, so a namesake is known, whatever it answers (MESH-6). Not before: the
+        // older one is to count it.
         mesh.judge_namesake(&peer);
         proven?;
         Ok(Some(peer))
