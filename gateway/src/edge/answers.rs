@@ -13,8 +13,10 @@ use tokio::time::Instant;
 /// concurrent streams of the connection and by the send buffer of each.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerLedger {
-    /// When each was handed over, oldest first.
-    handed_over: BTreeMap<PieceId, Instant>,
+    /// The oldest, and when it was handed over: mostly the only one, which needs no map.
+    oldest: Option<(PieceId, Instant)>,
+    /// Those after it.
+    later: BTreeMap<PieceId, Instant>,
     next: u64,
     /// When a piece was last taken.
     progress: Option<Instant>,
@@ -29,27 +31,33 @@ impl AnswerLedger {
     pub(crate) fn hand_over(&mut self, now: Instant) -> PieceId {
         let id = PieceId(self.next);
         self.next += 1;
-        self.handed_over.insert(id, now);
+        match self.oldest {
+            None => self.oldest = Some((id, now)),
+            Some(_) => drop(self.later.insert(id, now)),
+        }
         id
     }
 
     /// The piece was written, or its stream is gone.
     pub(crate) fn taken(&mut self, id: PieceId, now: Instant) {
-        self.handed_over.remove(&id);
+        match self.oldest {
+            Some((oldest, _)) if oldest == id => self.oldest = self.later.pop_first(),
+            _ => drop(self.later.remove(&id)),
+        }
         self.progress = Some(now);
     }
 
     /// When `patience` will have passed without the peer taking anything, though something waits;
     /// `None` when nothing waits. A peer that leaves one stream unread and reads another stays.
     pub(crate) fn overdue_at(&self, patience: Duration) -> Option<Instant> {
-        let (_, oldest) = self.handed_over.first_key_value()?;
-        let since = self.progress.map_or(*oldest, |last| last.max(*oldest));
+        let (_, oldest) = self.oldest?;
+        let since = self.progress.map_or(oldest, |last| last.max(oldest));
         Some(since + patience)
     }
 
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.handed_over.is_empty()
+        self.oldest.is_none()
     }
 }
 

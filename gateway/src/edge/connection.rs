@@ -78,31 +78,38 @@ pub(crate) enum Signal {
 }
 
 /// One accepted connection.
+///
+/// What each command and each byte of thousands of connections needs lies together, since it is in no
+/// cache by the time that it is needed: first what wakes and runs the connection, in one cache line
+/// with the counts of the `Arc`, then what its socket needs.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Connection {
+    turn: Turn,
+    signal: AtomicU8,
+    /// Whether `answers` holds any, for whoever looks often.
+    answers_wait: AtomicBool,
+    spoke_http2: AtomicBool,
+    flooded: AtomicBool,
+    opened: Instant,
+
+    last_byte_ms: AtomicU64,
+    streams: AtomicUsize,
+    pauses: Pauses,
+    round_trip: RoundTrip,
+    answers: Mutex<AnswerLedger>,
+
     key: ConnectionKey,
     peer: SocketAddr,
     limits: Arc<ConnectionLimits>,
     metrics: Arc<Metrics>,
     peer_certificate: OnceLock<Result<PeerCertificate, BadCertificate>>,
-    opened: Instant,
     secured_ms: AtomicU64,
-    last_byte_ms: AtomicU64,
-    spoke_http2: AtomicBool,
-    streams: AtomicUsize,
     sessions: AtomicUsize,
     /// When the last session ended, or the connection began.
     sessionless_ms: AtomicU64,
     held: AtomicUsize,
-    answers: Mutex<AnswerLedger>,
-    /// Whether `answers` holds any, for whoever looks often.
-    answers_wait: AtomicBool,
-    signal: AtomicU8,
-    flooded: AtomicBool,
-    turn: Turn,
     newcomers: Newcomers,
-    pauses: Pauses,
-    round_trip: RoundTrip,
 }
 
 impl Connection {
@@ -113,27 +120,27 @@ impl Connection {
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
         Arc::new(Self {
+            turn: Turn::default(),
+            signal: AtomicU8::new(Signal::Serve as u8),
+            answers_wait: AtomicBool::new(false),
+            spoke_http2: AtomicBool::new(false),
+            flooded: AtomicBool::new(false),
+            opened: Instant::now(),
+            last_byte_ms: AtomicU64::new(0),
+            streams: AtomicUsize::new(0),
+            pauses: Pauses::default(),
+            round_trip: RoundTrip::default(),
+            answers: Mutex::default(),
             key: ConnectionKey::next(),
             peer,
             limits,
             metrics,
             peer_certificate: OnceLock::new(),
-            opened: Instant::now(),
             secured_ms: AtomicU64::new(0),
-            last_byte_ms: AtomicU64::new(0),
-            spoke_http2: AtomicBool::new(false),
-            streams: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             sessionless_ms: AtomicU64::new(0),
             held: AtomicUsize::new(0),
-            answers: Mutex::default(),
-            answers_wait: AtomicBool::new(false),
-            signal: AtomicU8::new(Signal::Serve as u8),
-            flooded: AtomicBool::new(false),
-            turn: Turn::default(),
             newcomers: Newcomers::default(),
-            pauses: Pauses::default(),
-            round_trip: RoundTrip::default(),
         })
     }
 

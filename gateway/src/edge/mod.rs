@@ -29,6 +29,7 @@ mod tasks;
 pub(crate) mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
+mod timer;
 pub(crate) mod tls;
 
 use std::future::Future;

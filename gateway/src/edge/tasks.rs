@@ -27,8 +27,10 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// to look once more, which costs the runtime nothing.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    state: AtomicU8,
     task: AtomicWaker,
+    state: AtomicU8,
+    /// Whether there may be newcomers, so that their lock is left alone mostly.
+    newcomers: AtomicBool,
 }
 
 /// The states of a [`Turn`].
@@ -107,7 +109,10 @@ impl Connection {
         // The hook has told of the panic.
         let task = AssertUnwindSafe(task).catch_unwind().map(drop);
         match self.newcomers().add(Box::pin(task)) {
-            Ok(()) => self.turn().wake(),
+            Ok(()) => {
+                self.turn().newcomers.store(true, Ordering::Release);
+                self.turn().wake();
+            }
             Err(task) => drop(tokio::spawn(task)),
         }
     }
@@ -179,7 +184,16 @@ impl Tasks {
     }
 
     fn newcomer(&self) -> Option<Task> {
-        self.connection.newcomers().lock().as_mut()?.pop_front()
+        let some = &self.connection.turn().newcomers;
+        if !some.load(Ordering::Acquire) {
+            return None;
+        }
+        // Before the lock: whoever comes after it says so once more.
+        some.store(false, Ordering::Relaxed);
+        let mut newcomers = self.connection.newcomers().lock();
+        let newcomer = newcomers.as_mut()?.pop_front();
+        some.fetch_or(newcomer.is_some(), Ordering::Relaxed);
+        newcomer
     }
 }
 

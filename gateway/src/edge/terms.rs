@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hyper::server::conn::http2;
-use hyper_util::rt::TokioTimer;
 
 use super::charge::NodeMemory;
 use super::connection::{Connection, ConnectionLimits};
@@ -19,6 +18,7 @@ use super::origin::OriginRule;
 use super::places::Places;
 use super::sources::Sources;
 use super::tasks::{StreamExecutor, Tasks};
+use super::timer::LazyTimer;
 use crate::config;
 use crate::observe::metrics::Metrics;
 use crate::supervise::NodeSupervisor;
@@ -210,7 +210,7 @@ impl Http2Terms {
         };
         let mut builder = http2::Builder::new(executor);
         builder
-            .timer(TokioTimer::new())
+            .timer(LazyTimer)
             .max_concurrent_streams(self.max_concurrent_streams)
             .max_header_list_size(self.max_header_list_bytes)
             .initial_stream_window_size(stream)

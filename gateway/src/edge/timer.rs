@@ -1,0 +1,143 @@
+//! hyper's timer.
+//!
+//! hyper polls the timer of its keep-alive each time that a connection is run, which is twice for a
+//! command and its answer, and it goes off once in minutes. tokio's own timer registers the waker
+//! anew each time, in memory that nothing else of a command touches. Responsible for going off in
+//! time, and for costing no more than a look at the clock until then.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use hyper::rt::{Sleep, Timer};
+use tokio::time::Instant;
+
+/// tokio's timer, polled when it may have gone off.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LazyTimer;
+
+impl Timer for LazyTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
+        Box::pin(LazySleep::until(Instant::now() + duration))
+    }
+
+    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn Sleep>> {
+        Box::pin(LazySleep::until(deadline.into()))
+    }
+
+    fn now(&self) -> std::time::Instant {
+        Instant::now().into()
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, deadline: std::time::Instant) {
+        match sleep.as_mut().downcast_mut_pin::<LazySleep>() {
+            Some(sleep) => sleep.get_mut().reset(deadline.into()),
+            None => *sleep = self.sleep_until(deadline),
+        }
+    }
+}
+
+struct LazySleep {
+    deadline: Instant,
+    /// Whom `sleep` wakes at the deadline; none: it is not registered.
+    wakes: Option<Waker>,
+    sleep: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl LazySleep {
+    fn until(deadline: Instant) -> Self {
+        Self {
+            deadline,
+            wakes: None,
+            sleep: Box::pin(tokio::time::sleep_until(deadline)),
+        }
+    }
+
+    fn reset(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+        self.wakes = None;
+        self.sleep.as_mut().reset(deadline);
+    }
+}
+
+impl Future for LazySleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let wakes = self.wakes.as_ref();
+        if wakes.is_some_and(|wakes| wakes.will_wake(cx.waker())) && Instant::now() < self.deadline
+        {
+            return Poll::Pending;
+        }
+        let polled = self.sleep.as_mut().poll(cx);
+        self.wakes = polled.is_pending().then(|| cx.waker().clone());
+        polled
+    }
+}
+
+impl Sleep for LazySleep {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Woken {
+        fn times(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn poll(sleep: &mut Pin<Box<dyn Sleep>>, woken: &Arc<Woken>) -> bool {
+        let waker = Waker::from(Arc::clone(woken));
+        let mut context = Context::from_waker(&waker);
+        sleep.as_mut().poll(&mut context).is_ready()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_wakes_whoever_polled_last_at_its_time_and_not_before() {
+        let (first, second) = (Arc::<Woken>::default(), Arc::<Woken>::default());
+        let mut sleep = LazyTimer.sleep(SECOND);
+        assert!(!poll(&mut sleep, &first));
+        assert!(!poll(&mut sleep, &first));
+        assert!(!poll(&mut sleep, &second));
+        tokio::time::sleep(SECOND / 2).await;
+        assert!(!poll(&mut sleep, &second));
+        assert_eq!((first.times(), second.times()), (0, 0));
+        tokio::time::sleep(SECOND / 2 + SECOND / 100).await;
+        assert_eq!((first.times(), second.times()), (0, 1));
+        assert!(poll(&mut sleep, &second));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_later_and_an_earlier_deadline_take_the_place_of_the_first() {
+        let woken = Arc::<Woken>::default();
+        let mut sleep = LazyTimer.sleep_until(LazyTimer.now() + SECOND);
+        assert!(!poll(&mut sleep, &woken));
+        LazyTimer.reset(&mut sleep, LazyTimer.now() + 3 * SECOND);
+        assert!(!poll(&mut sleep, &woken));
+        tokio::time::sleep(2 * SECOND).await;
+        assert!(!poll(&mut sleep, &woken));
+        assert_eq!(woken.times(), 0);
+        LazyTimer.reset(&mut sleep, LazyTimer.now() + SECOND / 10);
+        assert!(!poll(&mut sleep, &woken));
+        tokio::time::sleep(SECOND / 5).await;
+        assert_eq!(woken.times(), 1);
+        assert!(poll(&mut sleep, &woken));
+    }
+}
