@@ -46,6 +46,13 @@ impl Load for GrpcLoad {
         self.send(&[], name).await
     }
 
+    async fn multicast(&self, name: u64, first: usize) -> Result<Option<usize>, String> {
+        let options = self.fleet.options();
+        let ids: Vec<_> = (0..first).map(|agent| options.agent_id(agent)).collect();
+        let ids: Vec<_> = ids.iter().map(|id| &**id).collect();
+        self.send(&ids, name).await.map(Some)
+    }
+
     async fn command(&self, name: u64, agent: usize, _caller: usize) -> Result<(), String> {
         let agent_id = self.fleet.options().agent_id(agent);
         match self.send(&[&agent_id], name).await? {

@@ -29,6 +29,10 @@ pub(super) trait Load: Sized {
     /// One command to all agents, up to the end of its answers. The number of answers.
     async fn broadcast(&self, name: u64) -> Result<usize, String>;
 
+    /// One command to the first agents, each named, up to the end of its answers. The number of
+    /// answers; none where a caller can not name several.
+    async fn multicast(&self, name: u64, first: usize) -> Result<Option<usize>, String>;
+
     /// One command to one agent, up to the end of its answers. Callers at the same time give
     /// different `caller`s, from 0.
     async fn command(&self, name: u64, agent: usize, caller: usize) -> Result<(), String>;

@@ -24,6 +24,8 @@ const NOTICE_LIMIT: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_millis(500);
 /// Before anything is measured: buffers and code are touched for the first time.
 const WARM_UP: u64 = 2;
+/// Agents that are named in place of all: the memory that they take is the same however many there are.
+const FEW: usize = 1_000;
 /// An agent without much to say of itself.
 const REGISTER_BYTES: usize = 200;
 /// A real agent with its plugins. A gateway keeps as much for replays.
@@ -100,7 +102,8 @@ pub async fn measure(subject: &Subject, plan: &Plan) -> Result<Figures, String> 
     Ok(figures)
 }
 
-/// As [`measure`], but for broadcasts, the memory before and after them, and heartbeats only.
+/// As [`measure`], but for broadcasts, the memory before and after them, and heartbeats only; with as
+/// many answers of the same few agents, whatever the number of agents.
 ///
 /// # Errors
 /// A sentence for the user.
@@ -231,6 +234,7 @@ impl Run<'_> {
         let (load, bare, idle) = self.idle::<L>(&mut figures).await?;
         figures.insert("idle_kib".into(), idle);
         self.broadcasts(&load, &mut figures).await?;
+        self.multicasts(&load, &mut figures).await?;
         sleep(self.plan.settle).await;
         figures.insert("loaded_kib".into(), self.kib_per_agent(bare)?);
         load.detach().await?;
@@ -287,6 +291,27 @@ impl Run<'_> {
         figures.insert("answers_per_s".into(), answers / elapsed);
         let per_100_000 = spent.as_secs_f64() * 100_000.0 / answers;
         figures.insert("cpu_s_per_100k".into(), per_100_000);
+        Ok(())
+    }
+
+    /// Commands to the same few of all agents, for as many answers as broadcasts have.
+    async fn multicasts<L: Load>(&self, load: &L, figures: &mut Figures) -> Result<(), String> {
+        let first = FEW.min(self.plan.agents);
+        let answers = self.plan.broadcasts as usize * self.plan.agents;
+        // Apart from the names of broadcasts.
+        let names = (0..(answers / first) as u64).map(|number| (1 << 48) + number);
+        let before = usage::processor_time(self.process)?;
+        let mut answers = 0;
+        for name in names {
+            match load.multicast(name, first).await? {
+                Some(some) if some == first => answers += some,
+                Some(other) => return Err(format!("{other} answers of {first} agents")),
+                None => return Ok(()),
+            }
+        }
+        let spent = usage::processor_time(self.process)? - before;
+        let per_100_000 = spent.as_secs_f64() * 100_000.0 / answers as f64;
+        figures.insert("few_cpu_s_per_100k".into(), per_100_000);
         Ok(())
     }
 

@@ -76,6 +76,10 @@ impl Load for SocketsLoad {
         self.send(name, "", 0).await
     }
 
+    async fn multicast(&self, _name: u64, _first: usize) -> Result<Option<usize>, String> {
+        Ok(None)
+    }
+
     async fn command(&self, name: u64, agent: usize, caller: usize) -> Result<(), String> {
         let id = agent_id(&self.prefix, agent % self.count);
         match self.send(name, &id, caller).await? {

@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// Answers that are measured in a run, whatever the number of agents.
     #[arg(long, default_value_t = 200_000)]
     answers: usize,
+    /// How long heartbeats are measured.
+    #[arg(long, default_value = "15s", value_parser = duration)]
+    heartbeat_time: Duration,
     /// Wait before memory is read.
     #[arg(long, default_value = "2s", value_parser = duration)]
     settle: Duration,
@@ -58,15 +61,18 @@ struct Picture {
     figure: &'static str,
     /// It is a cost, and must be the same for any number of agents.
     flat: bool,
+    /// `floor --json` has it too.
+    of_floor: bool,
 }
 
-const PICTURES: [Picture; 4] = [
+const PICTURES: [Picture; 5] = [
     Picture {
         file: "memory.svg",
         title: "Memory of an idle agent",
         of: "KiB per agent",
         figure: "idle_kib",
         flat: true,
+        of_floor: true,
     },
     Picture {
         file: "processor.svg",
@@ -74,6 +80,15 @@ const PICTURES: [Picture; 4] = [
         of: "s per 100,000 answers",
         figure: "cpu_s_per_100k",
         flat: true,
+        of_floor: true,
+    },
+    Picture {
+        file: "few.svg",
+        title: "Processor time of answers of the same 1,000 agents",
+        of: "s per 100,000 answers of 1,000 of them",
+        figure: "few_cpu_s_per_100k",
+        flat: true,
+        of_floor: false,
     },
     Picture {
         file: "heartbeats.svg",
@@ -81,6 +96,7 @@ const PICTURES: [Picture; 4] = [
         of: "% of a core",
         figure: "heartbeat_core_percent",
         flat: true,
+        of_floor: true,
     },
     Picture {
         file: "answers.svg",
@@ -88,6 +104,7 @@ const PICTURES: [Picture; 4] = [
         of: "answers a second",
         figure: "answers_per_s",
         flat: false,
+        of_floor: true,
     },
 ];
 
@@ -149,6 +166,7 @@ impl Options {
         Ok(Plan {
             agents,
             broadcasts: self.answers.div_ceil(agents) as u64,
+            heartbeat_time: self.heartbeat_time,
             settle: self.settle,
             ..Plan::default()
         })
@@ -173,11 +191,14 @@ impl Picture {
     }
 }
 
-/// The gateway's figures, and whether its costs are flat.
+/// The gateway's figures, and whether its costs are flat; those of floors beside them.
 fn judged(points: &Points) -> Result<Report, String> {
     let mut report = Report::default();
     for picture in &PICTURES {
         let values = points.medians(Side::Gateway.name(), picture.figure);
+        if values.is_empty() && !picture.of_floor {
+            continue;
+        }
         for (agents, value) in &values {
             let name = format!("{}, {agents} agents", picture.of);
             report.number(&name, *value);
@@ -187,6 +208,12 @@ fn judged(points: &Points) -> Result<Report, String> {
         if picture.flat {
             let name = format!("{}: the highest by the lowest", picture.of);
             report.times(&name, ratio, FLAT);
+            for floor in points.subjects().filter(|of| *of != Side::Gateway.name()) {
+                let values = points.medians(floor, picture.figure).into_iter();
+                if let Some(ratio) = spread(values.map(|(_, value)| value)) {
+                    report.number(&format!("the same, {floor}"), ratio);
+                }
+            }
         }
     }
     Ok(report)
@@ -218,6 +245,7 @@ mod tests {
             let figures = [
                 ("idle_kib", kib),
                 ("cpu_s_per_100k", 2.0),
+                ("few_cpu_s_per_100k", 2.0),
                 ("heartbeat_core_percent", 25.0),
                 // A rate may grow.
                 ("answers_per_s", agents as f64),
