@@ -24,6 +24,8 @@ const NOTICE_LIMIT: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_millis(500);
 /// Before anything is measured: buffers and code are touched for the first time.
 const WARM_UP: u64 = 2;
+/// Heartbeats of each agent before any is measured.
+const WARM_UP_BEATS: u32 = 5;
 /// Agents that are named in place of all: the memory that they take is the same however many there are.
 const FEW: usize = 1_000;
 /// An agent without much to say of itself.
@@ -53,6 +55,9 @@ pub struct Plan {
     pub heartbeat_rate: f64,
     /// How long heartbeats are measured.
     pub heartbeat_time: Duration,
+    /// How often the gateway is to pass heartbeats on; none: its default, one second. An agent that
+    /// beats more often is passed on once.
+    pub batch_interval: Option<Duration>,
     /// Wait before memory is read.
     pub settle: Duration,
     /// Agents speak TLS, operators do not. Not with [`Kind::Tcp`].
@@ -66,9 +71,19 @@ impl Default for Plan {
             broadcasts: 10,
             heartbeat_rate: 5_000.0,
             heartbeat_time: Duration::from_secs(5),
+            batch_interval: None,
             settle: Duration::from_secs(2),
             tls: false,
         }
+    }
+}
+
+impl Plan {
+    /// What the gateway is configured with.
+    fn gateway_lines(&self) -> String {
+        self.batch_interval.map_or_else(String::new, |interval| {
+            format!("[heartbeat]\nbatch_interval_ms = {}", interval.as_millis())
+        })
     }
 }
 
@@ -143,7 +158,7 @@ impl Bed {
                 let tls = files.map_or_else(String::new, listener_tls);
                 let lines = Lines {
                     agent: &tls,
-                    more: "",
+                    more: &plan.gateway_lines(),
                 };
                 let address = server.addr();
                 let gateway = GatewayProcess::start_configured(binary, address, lines, START_LIMIT);
@@ -363,8 +378,8 @@ impl Run<'_> {
     ) -> Result<(), String> {
         let every = Duration::from_secs_f64(self.plan.agents as f64 / rate);
         let load = L::attach(self.target, "beat-", self.plan.agents, Some(every)).await?;
-        // Until every agent has sent its first.
-        sleep(every + CALM).await;
+        // What is touched for the first time is not what a heartbeat costs.
+        sleep(every * WARM_UP_BEATS + CALM).await;
         let cpu_before = usage::processor_time(self.process)?;
         let before = load.heartbeats();
         let started = Instant::now();
