@@ -128,16 +128,22 @@ impl Node {
 
     /// Waits until a metric is at least this.
     async fn counts(&self, name: &str, labels: &[(&str, &str)], least: f64) {
+        self.waits_for(name, labels, |value| value >= least).await;
+    }
+
+    /// Waits until a metric has this value.
+    async fn metric_becomes(&self, name: &str, labels: &[(&str, &str)], wanted: f64) {
+        self.waits_for(name, labels, |value| value == wanted).await;
+    }
+
+    async fn waits_for(&self, name: &str, labels: &[(&str, &str)], wanted: impl Fn(f64) -> bool) {
         let waited = tokio::time::timeout(PATIENCE, async {
-            while self.metric(name, labels).await < least {
+            while !wanted(self.metric(name, labels).await) {
                 tokio::time::sleep(LOOK).await;
             }
         });
-        let value = waited.await;
-        assert!(
-            value.is_ok(),
-            "{name}{labels:?} is {}",
-            self.metric(name, labels).await
-        );
+        if waited.await.is_err() {
+            panic!("{name}{labels:?} is {}", self.metric(name, labels).await);
+        }
     }
 }

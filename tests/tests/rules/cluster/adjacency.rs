@@ -12,7 +12,7 @@ use yuzu_server_stub::{StubConfig, StubServer};
 use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::fleet::{Fleet, Options};
 
-use super::{LOOK, Node, config, seed};
+use super::{Node, config, seed};
 
 const OF_PEERS: [(&str, &str); 1] = [("node", "all")];
 
@@ -56,15 +56,8 @@ async fn get(
 
 /// Waits until a node knows of exactly so many agents of the others.
 pub(super) async fn knows(node: &Node, agents: usize) {
-    let waited = tokio::time::timeout(PATIENCE, async {
-        while node.metric("adjacency_agents", &OF_PEERS).await != agents as f64 {
-            tokio::time::sleep(LOOK).await;
-        }
-    });
-    if waited.await.is_err() {
-        let known = node.metric("adjacency_agents", &OF_PEERS).await;
-        panic!("{known} instead of {agents} agents");
-    }
+    node.metric_becomes("adjacency_agents", &OF_PEERS, agents as f64)
+        .await;
 }
 
 #[tokio::test]

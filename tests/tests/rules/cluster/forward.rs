@@ -17,8 +17,8 @@ use yuzu_tests::fleet::{Fleet, Options};
 use yuzu_tests::operator::{Fanout, Operator};
 use yuzu_tests::raw::{Connection, Request, code};
 
+use super::Node;
 use super::adjacency::{attach, knows, served, server};
-use super::{LOOK, Node};
 use crate::support::{command, running, serve_one, soon, success, with_unknown_fields};
 
 async fn operator(node: &Node) -> Operator {
@@ -78,12 +78,7 @@ async fn ends_as(fanout: &mut Fanout, output: &str) {
 
 /// Waits until a gauge has this value.
 async fn becomes(node: &Node, name: &str, value: f64) {
-    let waited = async {
-        while node.metric(name, &[]).await != value {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    soon(name, waited).await;
+    node.metric_becomes(name, &[], value).await;
 }
 
 async fn outcome(node: &Node, outcome: &str) -> f64 {

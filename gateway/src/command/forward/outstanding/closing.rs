@@ -48,6 +48,17 @@ pub(super) struct Closing {
 }
 
 impl Outstanding {
+    /// The call's time is over. An owner that has not said so by now is lost: there is no time left in
+    /// which it could come back.
+    pub(in crate::command::forward) fn give_up(&mut self) {
+        for id in 0..self.sessions.len() {
+            match self.is_resuming(id) {
+                true => self.not_resumed(id),
+                false => self.lost(id),
+            }
+        }
+    }
+
     /// Ends a session, and its targets with the actions that are taken next.
     pub(super) fn close(&mut self, id: SessionId, how: How) {
         let session = &mut self.sessions[id];
