@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -191,10 +192,40 @@ async fn shift_2_a_node_that_stops_moves_its_agents_first() {
     fleet.stop().await;
 }
 
-/// A node on a runtime of its own, which can die without a word.
-fn mortal(config: Config) -> (SocketAddr, std::sync::mpsc::SyncSender<()>) {
-    let (tell, told) = std::sync::mpsc::sync_channel(1);
-    let (die, dies) = std::sync::mpsc::sync_channel::<()>(1);
+/// Two nodes, and one that can die without a word.
+struct Trio {
+    server: StubServer,
+    b: Node,
+    c: Node,
+    /// Where agents reach the third, `a`.
+    address: SocketAddr,
+    die: SyncSender<()>,
+}
+
+impl Trio {
+    async fn start() -> Self {
+        let server = server().await;
+        let b = Node::start(served("b", &server)).await;
+        let c = Node::join(served("c", &server), &[&b]).await;
+        let mut config = served("a", &server);
+        config.cluster.seed_nodes = vec![super::seed(b.address())];
+        let (address, die) = mortal(config);
+        b.lists(&["a", "c"]).await;
+        c.lists(&["a", "b"]).await;
+        Self {
+            server,
+            b,
+            c,
+            address,
+            die,
+        }
+    }
+}
+
+/// A node on a runtime of its own.
+fn mortal(config: Config) -> (SocketAddr, SyncSender<()>) {
+    let (tell, told) = sync_channel(1);
+    let (die, dies) = sync_channel::<()>(1);
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -213,13 +244,13 @@ fn mortal(config: Config) -> (SocketAddr, std::sync::mpsc::SyncSender<()>) {
 
 #[tokio::test]
 async fn shift_4_the_agents_of_a_node_that_dies_are_routable_elsewhere_after_one_reconnect() {
-    let server = server().await;
-    let b = Node::start(served("b", &server)).await;
-    let c = Node::join(served("c", &server), &[&b]).await;
-    let mut config = served("a", &server);
-    config.cluster.seed_nodes = vec![super::seed(b.address())];
-    let (address, die) = mortal(config);
-    b.lists(&["a", "c"]).await;
+    let Trio {
+        server,
+        b,
+        c,
+        address,
+        die,
+    } = Trio::start().await;
     let balancer = Balancer::start(&[&b, &c]).await;
     balancer.add(address);
     let fleet = balancer.fleet(60);
@@ -266,14 +297,13 @@ async fn shift_4_the_agents_of_a_node_that_dies_are_routable_elsewhere_after_one
 
 #[tokio::test]
 async fn shift_4_a_command_that_waits_for_a_dead_node_reaches_the_agent_where_it_came_back() {
-    let server = server().await;
-    let b = Node::start(served("b", &server)).await;
-    let c = Node::join(served("c", &server), &[&b]).await;
-    let mut config = served("a", &server);
-    config.cluster.seed_nodes = vec![super::seed(b.address())];
-    let (address, die) = mortal(config);
-    b.lists(&["a", "c"]).await;
-    c.lists(&["a", "b"]).await;
+    let Trio {
+        server: _server,
+        b,
+        c,
+        address,
+        die,
+    } = Trio::start().await;
     let _lost = Agent::attach(address, "agent").await.expect("an agent");
     knows(&b, 1).await;
     die.send(()).expect("it lives");
