@@ -355,11 +355,19 @@ impl Call {
             self.local
                 .dispatch(fanout, target, &session, command_id, frame, mailbox)
         });
-        match dispatched {
-            Some(Dispatched::Yes) => self.feed.fanout().metrics().dispatched().inc(),
-            Some(Dispatched::Full) => {}
-            Some(Dispatched::Ended) | None => self.feed.refuse(target, NoAnswer::NotConnected),
-        }
+        let ended = match dispatched {
+            Some(Dispatched::Yes) => {
+                self.feed.fanout().metrics().dispatched().inc();
+                Ended::Answered
+            }
+            Some(Dispatched::Full) => Ended::Answered,
+            Some(Dispatched::Ended) | None => {
+                self.feed.refuse(target, NoAnswer::NotConnected);
+                Ended::Moved
+            }
+        };
+        // As of any owner: what becomes of it here is counted elsewhere.
+        self.count(ended, 1);
     }
 
     fn settle(&mut self, slot: Slot, ended: Ended) {
