@@ -292,7 +292,7 @@ async fn fwd_10_a_node_that_stops_brings_forwarded_commands_to_their_end() {
         agent.command().await.unwrap();
         let (stops, stays) = if stops_entry { (a, b) } else { (b, a) };
         let stopping = tokio::spawn(stops.gateway.shutdown());
-        stays_draining(&stays).await;
+        stays.lists_draining().await;
         agent.answer(&running("c-1", "1")).await.unwrap();
         assert_eq!(fanout.entry().await.unwrap().response.output, "1");
         agent.answer(&success("c-1", "done")).await.unwrap();
@@ -303,21 +303,6 @@ async fn fwd_10_a_node_that_stops_brings_forwarded_commands_to_their_end() {
         soon("the stop", stopping).await.unwrap();
         drop((stays, server));
     }
-}
-
-/// Waits until the other node is known to stop.
-async fn stays_draining(node: &Node) {
-    let waited = async {
-        loop {
-            let page = node.page().await;
-            let members = page["members"].as_array().expect("a list");
-            if members.iter().any(|row| row["draining"] == true) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon("draining", waited).await;
 }
 
 #[tokio::test]

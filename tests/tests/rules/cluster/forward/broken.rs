@@ -25,8 +25,6 @@ async fn split_with(change: impl Fn(&mut Config)) -> Split {
         let mut config = served(name, &server);
         config.routing.resume_grace = GRACE;
         config.routing.connect_timeout = GRACE;
-        // Gossip goes on, so nobody is believed to be dead.
-        config.cluster.dead_after = PATIENCE;
         change(&mut config);
         config
     };
@@ -187,7 +185,7 @@ async fn fwd_10_a_node_that_stops_is_linked_again_when_its_link_breaks() {
     agent.command().await.unwrap();
     let Split { pair, relay } = split;
     let stopping = tokio::spawn(pair.b.gateway.shutdown());
-    stays_draining(&pair.a).await;
+    pair.a.lists_draining().await;
     relay.cut();
     becomes(&pair.a, "cluster_peers_connected", 0.0).await;
     relay.heal();
