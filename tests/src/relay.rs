@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+/// Ports tried: one that is free for TCP may be taken for UDP.
+const ATTEMPTS: usize = 8;
 /// Largest datagram.
 const DATAGRAM: usize = 64 << 10;
 
@@ -32,9 +34,8 @@ impl Relay {
     /// # Errors
     /// When no port can be had for both.
     pub async fn start() -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let (listener, socket) = both().await?;
         let address = listener.local_addr()?;
-        let socket = UdpSocket::bind(address).await?;
         let target = Arc::<OnceLock<SocketAddr>>::default();
         let line = watch::Sender::new((0, true));
         let mut tasks = JoinSet::new();
@@ -70,6 +71,19 @@ impl Relay {
     pub fn heal(&self) {
         self.line.send_modify(|(_, open)| *open = true);
     }
+}
+
+/// One port of both kinds.
+async fn both() -> io::Result<(TcpListener, UdpSocket)> {
+    let mut failed = None;
+    for _ in 0..ATTEMPTS {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        match UdpSocket::bind(listener.local_addr()?).await {
+            Ok(socket) => return Ok((listener, socket)),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
 }
 
 async fn accept(

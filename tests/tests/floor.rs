@@ -12,6 +12,7 @@ async fn run(kind: Kind, tls: bool) -> Figures {
         broadcasts: 2,
         heartbeat_rate: 200.0,
         heartbeat_time: Duration::from_millis(300),
+        batch_interval: None,
         settle: Duration::from_millis(10),
         tls,
     };

@@ -12,11 +12,11 @@ mod simulated;
 
 #[cfg(not(yuzu_simulation))]
 pub(crate) use real::{
-    TcpListener, TcpStream, UdpSocket, datagrams, is_local, listen, lookup_host, since_epoch,
-    spawn_blocking,
+    TcpListener, TcpStream, UdpSocket, datagrams, is_local, listen, lookup_host, set_user_timeout,
+    since_epoch, spawn_blocking,
 };
 #[cfg(yuzu_simulation)]
 pub(crate) use simulated::{
-    TcpListener, TcpStream, UdpSocket, datagrams, is_local, listen, lookup_host, since_epoch,
-    spawn_blocking,
+    TcpListener, TcpStream, UdpSocket, datagrams, is_local, listen, lookup_host, set_user_timeout,
+    since_epoch, spawn_blocking,
 };

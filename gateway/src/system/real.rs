@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 pub(crate) use tokio::net::{TcpListener, TcpStream, UdpSocket, lookup_host};
 pub(crate) use tokio::task::spawn_blocking;
 
@@ -20,6 +20,19 @@ pub(crate) fn listen(address: SocketAddr, backlog: i32) -> io::Result<TcpListene
     socket.bind(&address.into())?;
     socket.listen(backlog)?;
     TcpListener::from_std(socket.into())
+}
+
+/// Ends `stream` when bytes are on their way for `timeout` and the other system has acknowledged
+/// nothing (RFC 5482). Linux alone can do it.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn set_user_timeout(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    SockRef::from(stream).set_tcp_user_timeout(Some(timeout))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = (SockRef::from(stream), timeout);
+    Ok(())
 }
 
 /// A socket for datagrams. Call inside a runtime.

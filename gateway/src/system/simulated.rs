@@ -32,6 +32,11 @@ pub(crate) fn listen(address: SocketAddr, _backlog: i32) -> io::Result<TcpListen
     at_once(turmoil::net::TcpListener::bind(address)).map(TcpListener)
 }
 
+/// Nothing is acknowledged there.
+pub(crate) fn set_user_timeout(_stream: &TcpStream, _timeout: Duration) -> io::Result<()> {
+    Ok(())
+}
+
 pub(crate) fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
     at_once(UdpSocket::bind(address))
 }

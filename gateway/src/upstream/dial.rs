@@ -3,6 +3,7 @@
 //! Responsible for resolving the name anew at each dial and for trying its addresses in order
 //! within the connect timeout. Must never retry: [`super::channel`] does.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,34 +11,50 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::ConnectError;
 use crate::config::Endpoint;
-use crate::system::{TcpStream, lookup_host};
+use crate::system::{TcpStream, lookup_host, set_user_timeout};
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;
+
+/// How a socket is set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    /// TCP_NODELAY.
+    pub(crate) nodelay: bool,
+    /// Time without an acknowledgement of what was sent until the connection is over (UPCH-10).
+    pub(crate) user_timeout: Duration,
+}
+
+impl Options {
+    fn apply(self, stream: &TcpStream) -> io::Result<()> {
+        stream.set_nodelay(self.nodelay)?;
+        set_user_timeout(stream, self.user_timeout)
+    }
+}
 
 /// Connects within `limit`, the look-up included.
 pub(crate) async fn dial(
     endpoint: &Endpoint,
     limit: Duration,
-    nodelay: bool,
+    options: Options,
 ) -> Result<TcpStream, ConnectError> {
     let deadline = Instant::now() + limit;
     let addresses = resolve(endpoint, deadline).await?;
-    first_of(&addresses, deadline, nodelay).await
+    first_of(&addresses, deadline, options).await
 }
 
 /// Connects to the first address that answers.
 pub(crate) async fn first_of(
     addresses: &[SocketAddr],
     deadline: Instant,
-    nodelay: bool,
+    options: Options,
 ) -> Result<TcpStream, ConnectError> {
     let mut last = ConnectError::new("other", "the name has no address");
     for (index, address) in addresses.iter().enumerate() {
         // An address that does not answer must not use up the time of those behind it.
         let left = deadline.saturating_duration_since(Instant::now());
         let share = left / (addresses.len() - index) as u32;
-        match connect(*address, Instant::now() + share, nodelay).await {
+        match connect(*address, Instant::now() + share, options).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -67,12 +84,12 @@ async fn resolve(endpoint: &Endpoint, deadline: Instant) -> Result<Vec<SocketAdd
 async fn connect(
     address: SocketAddr,
     deadline: Instant,
-    nodelay: bool,
+    options: Options,
 ) -> Result<TcpStream, ConnectError> {
     match timeout_at(deadline, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => {
-            stream
-                .set_nodelay(nodelay)
+            options
+                .apply(&stream)
                 .map_err(|error| ConnectError::io(&error))?;
             Ok(stream)
         }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::carrier::Carrier;
 use super::channel::{Channel, State};
 use super::connection::{Condition, Connection, KeepAlive};
-use super::dial::dial;
+use super::dial::{self, dial};
 use super::error::ConnectError;
 use super::lane::Lanes;
 use super::order::Order;
@@ -30,6 +30,10 @@ pub(crate) const KEEP_ALIVE: KeepAlive = KeepAlive {
     timeout: Duration::from_secs(20),
 };
 
+/// How long the server's system may acknowledge nothing of what was sent: longer than a call takes,
+/// and no longer than the breaker is open at first, so that its probe finds another connection.
+pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// What the channel is told. Endpoints and TLS stay as they were told first.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -41,8 +45,8 @@ pub(crate) struct Settings {
     /// Bound of one attempt, the wait for the server's SETTINGS included; over TLS, of the TCP
     /// connect and of what follows it, each.
     pub(crate) connect_timeout: Duration,
-    /// TCP_NODELAY.
-    pub(crate) nodelay: bool,
+    /// Of each socket.
+    pub(crate) socket: dial::Options,
     /// [`KEEP_ALIVE`].
     pub(crate) keep_alive: KeepAlive,
     /// Streams in use at most, whatever the server allows.
@@ -199,7 +203,7 @@ impl Keeper {
         let Settings {
             endpoints,
             connect_timeout,
-            nodelay,
+            socket,
             keep_alive,
             max_streams,
             tls,
@@ -211,7 +215,7 @@ impl Keeper {
             .parse()
             .map_err(|_| ConnectError::new("other", "the endpoint is no authority"))?;
         let mut deadline = Instant::now() + *connect_timeout;
-        let stream = dial(endpoint, *connect_timeout, *nodelay).await;
+        let stream = dial(endpoint, *connect_timeout, *socket).await;
         let (carrier, scheme) = match tls {
             None => (Carrier::Plain(stream?), Scheme::HTTP),
             Some(tls) => {

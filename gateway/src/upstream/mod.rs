@@ -136,7 +136,10 @@ impl Upstream {
                 endpoints: config.endpoints.clone(),
                 failback_after: config.failback_after,
                 connect_timeout: config.connect_timeout,
-                nodelay: config.tcp_nodelay,
+                socket: dial::Options {
+                    nodelay: config.tcp_nodelay,
+                    user_timeout: keeper::USER_TIMEOUT,
+                },
                 keep_alive: keeper::KEEP_ALIVE,
                 max_streams: max_streams(config),
                 tls: tls.clone(),
@@ -219,7 +222,7 @@ impl Upstream {
             keeper.retune(|settings| {
                 settings.failback_after = *failback_after;
                 settings.connect_timeout = *connect_timeout;
-                settings.nodelay = *tcp_nodelay;
+                settings.socket.nodelay = *tcp_nodelay;
                 settings.max_streams = max_streams(config);
             });
         }

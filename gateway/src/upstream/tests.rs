@@ -8,6 +8,7 @@ mod limits;
 pub(crate) mod peer;
 mod permits;
 pub(crate) mod server;
+mod silence;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
@@ -24,6 +25,11 @@ use crate::config::{Config, Endpoint};
 
 /// Longer than anything takes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+const SOCKET: dial::Options = dial::Options {
+    nodelay: true,
+    user_timeout: keeper::USER_TIMEOUT,
+};
 
 pub(crate) fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new("gw1").unwrap())
@@ -59,7 +65,7 @@ pub(crate) fn settings(address: SocketAddr) -> Settings {
         endpoints: vec![endpoint(address)],
         failback_after: Duration::ZERO,
         connect_timeout: LONG,
-        nodelay: true,
+        socket: SOCKET,
         keep_alive: keeper::KEEP_ALIVE,
         max_streams: 117,
         tls: None,

@@ -199,9 +199,8 @@ impl Judge {
             }
             let forwarded = of("fanout_remote_dispatched_count_sum", &[]);
             let ended = of("forward_requests_total", &[]);
-            // A caller that leaves is told nothing, nor is one whose time is over before an owner
-            // that is lost could be given up.
-            if forwarded < ended || (forwarded > ended && !self.plan.cuts_calls_short()) {
+            // Nobody is waited for on behalf of a caller that leaves.
+            if forwarded < ended || (forwarded > ended && !self.plan.makes_callers_leave()) {
                 self.wrong(format!(
                     "{node} forwarded to {forwarded} targets, of which {ended} ended"
                 ));

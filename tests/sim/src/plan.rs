@@ -115,14 +115,10 @@ impl Plan {
 }
 
 impl Plan {
-    /// Whether a call may end before the gateway knows how its targets end.
-    pub fn cuts_calls_short(&self) -> bool {
-        let cuts = |place: &Place| matches!(place, Place::Caller(_) | Place::Node(_));
-        let concerned = |fault: &Fault| {
-            let places = fault.places();
-            !places.is_empty() && places.iter().all(cuts)
-        };
-        self.faults.iter().any(concerned)
+    /// Whether a caller may leave before the gateway knows how its targets end.
+    pub fn makes_callers_leave(&self) -> bool {
+        let mut places = self.faults.iter().flat_map(Fault::places);
+        places.any(|place| matches!(place, Place::Caller(_)))
     }
 }
 

@@ -120,7 +120,8 @@ impl Agent {
                 }
                 None => {
                     counters.add(&counters.subscriptions);
-                    shared.diary.opened(self.index, &session_id);
+                    let gateway = shared.options.address(self.tried);
+                    shared.diary.opened(self.index, gateway, &session_id);
                     Ok(Session::new(
                         &shared, self.index, session_id, sender, receiver,
                     ))

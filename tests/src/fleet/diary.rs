@@ -4,6 +4,7 @@
 //! agent. Grows with every command: a fleet keeps one when it is asked to.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
@@ -24,6 +25,8 @@ struct Page {
 pub struct Opened {
     /// The session that the stream carries.
     pub session_id: String,
+    /// The gateway that it was opened at.
+    pub gateway: SocketAddr,
     /// When the answer's headers came.
     pub at: Instant,
 }
@@ -50,10 +53,11 @@ impl Diary {
         Some(page.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn opened(&self, index: usize, session_id: &str) {
+    pub(super) fn opened(&self, index: usize, gateway: SocketAddr, session_id: &str) {
         if let Some(mut page) = self.page(index) {
             page.session = Some(Opened {
                 session_id: session_id.to_owned(),
+                gateway,
                 at: Instant::now(),
             });
         }
@@ -102,12 +106,16 @@ impl Diary {
 mod tests {
     use super::*;
 
+    fn gateway(number: u16) -> SocketAddr {
+        ([127, 0, 0, 1], number).into()
+    }
+
     #[test]
     fn a_command_that_comes_again_on_another_stream_is_repeated() {
         let diary = Diary::of(2);
-        diary.opened(0, "first");
+        diary.opened(0, gateway(1), "first");
         diary.taken(0, "c");
-        diary.opened(0, "second");
+        diary.opened(0, gateway(2), "second");
         diary.taken(1, "c");
         assert_eq!(diary.repeated(), 0);
         diary.taken(0, "c");
@@ -116,14 +124,18 @@ mod tests {
         let (taken, answered) = (2, 1);
         assert_eq!(diary.fate(0, "c"), Fate { taken, answered });
         assert_eq!(diary.fate(1, "other"), Fate::default());
-        assert_eq!(diary.session(0).unwrap().session_id, "second");
+        let newest = diary.session(0).unwrap();
+        assert_eq!(
+            (&*newest.session_id, newest.gateway),
+            ("second", gateway(2))
+        );
         assert!(diary.session(1).is_none());
     }
 
     #[test]
     fn of_agents_without_a_page_nothing_is_kept() {
         let diary = Diary::default();
-        diary.opened(0, "s");
+        diary.opened(0, gateway(1), "s");
         diary.taken(0, "c");
         assert_eq!(diary.fate(0, "c"), Fate::default());
         assert!(diary.session(0).is_none());

@@ -144,17 +144,10 @@ async fn mgmt_auth_15_a_new_ca_is_followed_unless_the_start_would_refuse_it() {
     install
         .directory
         .write("ca.pem", &(install.authority.pem() + &next.pem()));
-    let told = async {
-        while !log
-            .text()
-            .contains("are refused, the last good ones stay in force")
-        {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, told)
-        .await
-        .expect("an error line");
+    log.becomes("an error line", |text| {
+        text.contains("are refused, the last good ones stay in force")
+    })
+    .await;
     assert!(
         log.text().contains("no_mgmt_peer_identity"),
         "{}",

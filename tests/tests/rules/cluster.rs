@@ -15,9 +15,32 @@ use std::time::Duration;
 use serde_json::Value;
 use yuzu_gateway::Gateway;
 use yuzu_gateway::config::{Config, Endpoint, Listener, Secret};
+use yuzu_proto::gateway::v1::StreamStatusNotification;
+use yuzu_server_stub::{Rpc, State, StubServer};
 use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::http;
 use yuzu_tests::testbed::scrape;
+
+/// Waits until the server has been told so, by the notices that it had, in their order.
+async fn told(
+    server: &StubServer,
+    what: &str,
+    is_so: impl Fn(&[StreamStatusNotification]) -> bool,
+) {
+    let look = |state: &State| is_so(&notices_of(state)).then_some(());
+    let told = server.wait_for(what, PATIENCE, look).await;
+    told.unwrap_or_else(|problem| panic!("{problem}"));
+}
+
+/// Every notice so far, in the order in which they came.
+fn notices(server: &StubServer) -> Vec<StreamStatusNotification> {
+    server.view(notices_of)
+}
+
+fn notices_of(state: &State) -> Vec<StreamStatusNotification> {
+    let received = state.received(Rpc::NotifyStreamStatus);
+    received.filter_map(|one| one.stream_status()).collect()
+}
 
 const SECRET: &str = "the secret of this cluster, 32 characters";
 const OTHER_SECRET: &str = "another secret, which is as long as that";
@@ -118,6 +141,30 @@ impl Node {
         }
     }
 
+    /// Waits until a node that stops is listed.
+    async fn lists_draining(&self) {
+        let is_so = |page: &Value| {
+            let members = page["members"].as_array().expect("a list");
+            members.iter().any(|row| row["draining"] == true)
+        };
+        self.shows("a node that stops", is_so).await;
+    }
+
+    /// Waits until it has found that another node has its name.
+    async fn leaves(&self) {
+        let is_so = |page: &Value| page["state"] != "joined";
+        self.shows("that it has left", is_so).await;
+    }
+
+    async fn shows(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let waited = tokio::time::timeout(PATIENCE, async {
+            while !is_so(&self.page().await) {
+                tokio::time::sleep(LOOK).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "{what}: {:#}", self.page().await);
+    }
+
     /// A metric without its prefix; 0 when there is no such series.
     async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let metrics = scrape(&self.gateway).await;
@@ -128,16 +175,22 @@ impl Node {
 
     /// Waits until a metric is at least this.
     async fn counts(&self, name: &str, labels: &[(&str, &str)], least: f64) {
+        self.waits_for(name, labels, |value| value >= least).await;
+    }
+
+    /// Waits until a metric has this value.
+    async fn metric_becomes(&self, name: &str, labels: &[(&str, &str)], wanted: f64) {
+        self.waits_for(name, labels, |value| value == wanted).await;
+    }
+
+    async fn waits_for(&self, name: &str, labels: &[(&str, &str)], wanted: impl Fn(f64) -> bool) {
         let waited = tokio::time::timeout(PATIENCE, async {
-            while self.metric(name, labels).await < least {
+            while !wanted(self.metric(name, labels).await) {
                 tokio::time::sleep(LOOK).await;
             }
         });
-        let value = waited.await;
-        assert!(
-            value.is_ok(),
-            "{name}{labels:?} is {}",
-            self.metric(name, labels).await
-        );
+        if waited.await.is_err() {
+            panic!("{name}{labels:?} is {}", self.metric(name, labels).await);
+        }
     }
 }

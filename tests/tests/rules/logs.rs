@@ -3,7 +3,8 @@
 use crate::support::{command, soon, success};
 use prost::Message;
 use std::io::Write;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::LazyLock;
+use tokio::sync::watch;
 use tonic::Code;
 use yuzu_proto::agent::v1::{CommandRequest, CommandResponse, HeartbeatRequest, InventoryReport};
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
@@ -11,11 +12,12 @@ use yuzu_server_stub::{Action, Fault, Rpc};
 use yuzu_tests::testbed::{Setup, TestBed};
 
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(watch::Sender<Vec<u8>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.send_modify(|text| text.extend_from_slice(bytes));
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -25,7 +27,15 @@ impl Write for Log {
 
 impl Log {
     pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+        String::from_utf8_lossy(&self.0.borrow()).into_owned()
+    }
+
+    /// Waits until what was written is so.
+    pub(crate) async fn becomes(&self, what: &str, is_so: impl Fn(&str) -> bool) {
+        let mut written = self.0.subscribe();
+        let so = written.wait_for(|text| is_so(&String::from_utf8_lossy(text)));
+        let so = soon(what, so).await;
+        drop(so.expect("it is written to as long as this one lives"));
     }
 }
 

@@ -291,14 +291,7 @@ async fn log_6_a_failing_connection_writes_one_line_per_attempt() {
             .map(str::to_owned)
             .collect()
     };
-    let third = async {
-        while lines(&log.text()).len() < 3 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, third)
-        .await
-        .expect("attempts");
+    log.becomes("attempts", |text| lines(text).len() >= 3).await;
     let (attempts, text) = (
         bed.server.view(|state| state.connections_accepted()),
         log.text(),

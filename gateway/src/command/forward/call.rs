@@ -135,6 +135,9 @@ impl Call {
             // Many answers must not keep its thread from other calls.
             tokio::task::coop::consume_budget().await;
         }
+        if Instant::now() >= self.command.deadline {
+            self.give_up().await;
+        }
         // The caller left, or nothing more can come: the owners forget it (FWD-8).
         self.lanes.iter_mut().for_each(Lane::close);
         let Self {
@@ -151,6 +154,14 @@ impl Call {
         let forwarder = &self.forwarder;
         self.core.seek(|agent| forwarder.look(agent), now);
         self.core.tick(now);
+    }
+
+    /// Nobody is told any more how the targets that are left end, but it is counted.
+    async fn give_up(&mut self) {
+        let never_sent = self.coming.len() as u64;
+        self.count(Ended::NotConnected, never_sent);
+        self.core.give_up();
+        self.act().await;
     }
 
     fn is_over(&self) -> bool {
@@ -344,28 +355,36 @@ impl Call {
             self.local
                 .dispatch(fanout, target, &session, command_id, frame, mailbox)
         });
-        match dispatched {
-            Some(Dispatched::Yes) => self.feed.fanout().metrics().dispatched().inc(),
-            Some(Dispatched::Full) => {}
-            Some(Dispatched::Ended) | None => self.feed.refuse(target, NoAnswer::NotConnected),
-        }
+        let ended = match dispatched {
+            Some(Dispatched::Yes) => {
+                self.feed.fanout().metrics().dispatched().inc();
+                Ended::Answered
+            }
+            Some(Dispatched::Full) => Ended::Answered,
+            Some(Dispatched::Ended) | None => {
+                self.feed.refuse(target, NoAnswer::NotConnected);
+                Ended::Moved
+            }
+        };
+        // As of any owner: what becomes of it here is counted elsewhere.
+        self.count(ended, 1);
     }
 
     fn settle(&mut self, slot: Slot, ended: Ended) {
-        let (outcome, entry) = match ended {
-            Ended::Answered => ("ok", None),
-            Ended::NotConnected => ("not_connected", Some(NoAnswer::NotConnected)),
-            Ended::Rejected => ("rejected", Some(NoAnswer::NotConnected)),
-            Ended::Moved => ("moved", Some(NoAnswer::NotConnected)),
-            Ended::OutcomeUnknown => ("outcome_unknown", Some(NoAnswer::OutcomeUnknown)),
-            Ended::AgentDisconnected => ("agent_disconnected", Some(NoAnswer::AgentDisconnected)),
+        self.count(ended, 1);
+        let entry = match ended {
+            Ended::Answered => return,
+            Ended::NotConnected | Ended::Rejected | Ended::Moved => NoAnswer::NotConnected,
+            Ended::OutcomeUnknown => NoAnswer::OutcomeUnknown,
+            Ended::AgentDisconnected => NoAnswer::AgentDisconnected,
         };
+        let lane = self.core.session_of(slot);
+        self.lanes[lane].entry(self.indexes[slot], entry);
+    }
+
+    fn count(&self, ended: Ended, targets: u64) {
         let family = &self.forwarder.metrics.forward_requests_total;
-        family.with_label_values(&[outcome]).inc();
-        if let Some(reason) = entry {
-            let lane = self.core.session_of(slot);
-            self.lanes[lane].entry(self.indexes[slot], reason);
-        }
+        family.with_label_values(&[ended.label()]).inc_by(targets);
     }
 
     /// Something came over a session.

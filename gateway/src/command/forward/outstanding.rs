@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::answers::Answer;
-use closing::{Closing, How};
+use closing::Closing;
 use seeking::LOOK;
 pub(in crate::command) use terms::Place;
 pub(super) use terms::{Action, Ended, Foreign, Found, SessionId, Slot, Times};
@@ -246,9 +246,14 @@ impl Outstanding {
     }
 
     fn settle(&mut self, slot: Slot, ended: Ended) {
+        self.end(slot, Action::Settle(slot, ended));
+    }
+
+    /// Other nodes have nothing more to do with the target, but for this.
+    fn end(&mut self, slot: Slot, action: Action) {
         self.leave(slot);
         self.open -= 1;
-        self.actions.push(Action::Settle(slot, ended));
+        self.actions.push(action);
     }
 
     /// The target is not its session's any more.
@@ -314,11 +319,7 @@ impl Outstanding {
                     self.leave(slot);
                     self.assign(slot, now);
                 }
-                Found::Here => {
-                    self.leave(slot);
-                    self.open -= 1;
-                    self.actions.push(Action::Here(slot));
-                }
+                Found::Here => self.end(slot, Action::Here(slot)),
                 Found::At(_) | Found::Nowhere => self.settle(slot, Ended::Moved),
             }
         }
@@ -382,22 +383,6 @@ impl Outstanding {
         }
         self.look_idle(id, now);
         Ok(())
-    }
-
-    /// The owner says that the call is over, since its time has passed.
-    pub(super) fn ended(&mut self, id: SessionId) {
-        self.close(id, How::Ended);
-    }
-
-    /// The owner takes nothing more, and has applied nothing that it has not said Written of.
-    /// `unsent` is how those end.
-    pub(super) fn refused(&mut self, id: SessionId, unsent: Ended) {
-        self.close(id, How::Refused(unsent));
-    }
-
-    /// The owner is lost for good.
-    pub(super) fn lost(&mut self, id: SessionId) {
-        self.close(id, How::Lost);
     }
 
     /// The stream of the session broke (FWD-8).

@@ -9,12 +9,11 @@ use tokio::task::JoinSet;
 use super::peer::{Peer, Seen};
 use super::server::{Reply, Server};
 use super::*;
-use crate::upstream::connection::KeepAlive;
 
 const REFUSED_STREAM: u32 = 7;
 const INTERNAL_ERROR: u32 = 2;
 
-async fn listener() -> (TcpListener, SocketAddr) {
+pub(super) async fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
@@ -30,7 +29,7 @@ fn call(upstream: &Upstream) -> impl Future<Output = Result<Bytes, CallError>> +
 }
 
 /// The next stream whose request is complete.
-async fn complete(peer: &mut Peer) -> u32 {
+pub(super) async fn complete(peer: &mut Peer) -> u32 {
     loop {
         match timeout(LONG, peer.next()).await.expect("a request") {
             Seen::Complete(stream) => return stream,
@@ -107,35 +106,6 @@ async fn a_server_that_accepts_and_stays_silent_is_given_up_after_the_connect_ti
         .await
         .expect("redial");
     assert_eq!(second.next().await, Seen::SettingsAcked);
-}
-
-#[tokio::test]
-async fn an_idle_connection_is_pinged_and_left_when_no_answer_comes() {
-    let (listener, address) = listener().await;
-    let settings = Settings {
-        keep_alive: KeepAlive {
-            after: Duration::from_millis(50),
-            timeout: Duration::from_millis(50),
-        },
-        ..settings(address)
-    };
-    let (channel, keeper) = Keeper::new(settings, lanes(), metrics());
-    let keeper = Arc::new(keeper);
-    let _kept = keep_running("test", move || {
-        let keeper = Arc::clone(&keeper);
-        async move { keeper.run().await }
-    });
-    let mut peer = Peer::accept(&listener, Some(128)).await;
-    while peer.pings < 3 {
-        // Reading answers the pings; nothing else happens on the connection.
-        let quiet = timeout(Duration::from_millis(20), peer.next()).await;
-        assert!(
-            !matches!(quiet, Ok(Seen::Closed)),
-            "left in spite of the answers"
-        );
-    }
-    assert!(channel.is_connected());
-    until("left", || !channel.is_connected()).await;
 }
 
 #[tokio::test]

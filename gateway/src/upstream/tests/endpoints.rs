@@ -248,10 +248,12 @@ async fn a_name_with_both_families_is_reached_through_either() {
             SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
             SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
         ];
-        let stream = dial::first_of(&addresses, soon(), true).await.unwrap();
+        let stream = dial::first_of(&addresses, soon(), SOCKET).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
         drop(listener);
-        let error = dial::first_of(&addresses, soon(), true).await.unwrap_err();
+        let error = dial::first_of(&addresses, soon(), SOCKET)
+            .await
+            .unwrap_err();
         assert_eq!(error.code, "econnrefused");
     }
 }

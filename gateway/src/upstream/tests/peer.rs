@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use socket2::{SockFilter, SockRef};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -155,6 +156,13 @@ impl Peer {
         payload.put_u32(last);
         payload.put_u32(0);
         self.send(GOAWAY, 0, 0, &payload).await;
+    }
+
+    /// From now on the system drops what comes and acknowledges nothing, as if it were not there.
+    pub(crate) fn drop_what_comes(&self) {
+        const RETURN: u16 = 0x06;
+        let nothing = SockFilter::new(RETURN, 0, 0, 0);
+        SockRef::from(&self.io).attach_filter(&[nothing]).unwrap();
     }
 
     async fn frame(&mut self) -> Option<(u8, u8, u32, Bytes)> {

@@ -85,6 +85,7 @@ impl Options {
             broadcasts: self.broadcasts,
             heartbeat_rate: self.heartbeat_rate,
             heartbeat_time: self.heartbeat_time,
+            batch_interval: None,
             settle: self.settle,
             tls: self.tls,
         })

@@ -4,7 +4,7 @@ use crate::bed::Binaries;
 use crate::report::Report;
 use crate::trio::answers::{Account, End, call};
 use crate::trio::load::{Done, Load, longest_silence};
-use crate::trio::{LIMIT, PRIVATE, PUBLIC, Trio, command, name};
+use crate::trio::{LIMIT, Named, PRIVATE, PUBLIC, Trio, command, name};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -30,9 +30,10 @@ pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, St
     trio.known().await?;
     sleep(REST).await;
     judge(&trio, &load.end().await, &mut report);
+    without_public(&mut trio, &mut report).await?;
     report.exactly(
         "routes of the server that are wrong at the end",
-        trio.wrong_routes().await?,
+        trio.wrong_routes(Named::Public).await?,
         0,
     );
     let operator = trio.caller().await?;
@@ -66,6 +67,28 @@ async fn restart(trio: &mut Trio, node: usize, report: &mut Report) -> Result<()
         started.elapsed(),
     );
     Ok(())
+}
+
+/// The directory is right at the end whether or not agents are announced again (VIS-5), if they never
+/// were while the public node was away. So now it stays away until they are, and comes back.
+async fn without_public(trio: &mut Trio, report: &mut Report) -> Result<(), String> {
+    let started = Instant::now();
+    trio.nodes[PUBLIC].terminate(LIMIT).await?;
+    trio.told(Named::Own, LIMIT).await?;
+    let name = name(PUBLIC);
+    report.time(
+        &format!("{name}: SIGTERM to the private nodes' own names at the server"),
+        started.elapsed(),
+    );
+    let started = Instant::now();
+    trio.nodes[PUBLIC].start_again(LIMIT).await?;
+    trio.joined().await?;
+    trio.settled(LIMIT).await?;
+    report.time(
+        &format!("{name}: start to its name for all agents"),
+        started.elapsed(),
+    );
+    trio.known().await
 }
 
 fn judge(trio: &Trio, done: &[Done], report: &mut Report) {

@@ -48,6 +48,15 @@ pub(crate) struct Group {
     pub(crate) fleet: Fleet,
 }
 
+/// Which gateway the server's directory is to name for the agents (VIS-3, VIS-6).
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Named {
+    /// The public node, for all.
+    Public,
+    /// The public node is away: the node that each of the others is at.
+    Own,
+}
+
 /// A route of the server's directory: session and gateway.
 type Route = (String, String);
 
@@ -155,9 +164,14 @@ impl Trio {
             let all = group.fleet.all_subscribed(limit).await;
             all.map_err(|now| self.failed(&format!("{} agents subscribed", now.subscribed)))?;
         }
+        self.told(Named::Public, limit).await
+    }
+
+    /// Waits until the server's directory is right.
+    pub(crate) async fn told(&self, named: Named, limit: Duration) -> Result<(), String> {
         let deadline = Instant::now() + limit;
         loop {
-            let wrong = self.wrong_routes().await?;
+            let wrong = self.wrong_routes(named).await?;
             if wrong == 0 {
                 return Ok(());
             }
@@ -183,20 +197,31 @@ impl Trio {
         Ok(())
     }
 
-    /// Agents of which the server's directory does not say that they are connected, with their newest
-    /// session, at the public node; and routes of others.
-    pub(crate) async fn wrong_routes(&self) -> Result<u64, String> {
+    /// Agents of which the server's directory does not say what it should, and routes of others.
+    pub(crate) async fn wrong_routes(&self, named: Named) -> Result<u64, String> {
         let mut routes = self.routes().await?;
-        let public = name(PUBLIC);
         let mut wrong = 0;
         for (group, index, id) in self.ids() {
             let route = routes.remove(&id);
-            let session = group.fleet.diary().session(index);
-            let right = matches!((&route, &session), (Some((session, node)), Some(newest))
-                if *session == newest.session_id && *node == public);
-            wrong += u64::from(!right);
+            let newest = group.fleet.diary().session(index);
+            let is_right = match (named, newest) {
+                // It stopped, and has said that its own are gone.
+                (Named::Own, _) if group.home == PUBLIC => route.is_none(),
+                (Named::Own, Some(newest)) => {
+                    route == Some((newest.session_id, self.at(newest.gateway)))
+                }
+                (Named::Public, Some(newest)) => route == Some((newest.session_id, name(PUBLIC))),
+                (_, None) => false,
+            };
+            wrong += u64::from(!is_right);
         }
         Ok(wrong + routes.len() as u64)
+    }
+
+    /// The name of the node that agents find here.
+    fn at(&self, agents: SocketAddr) -> String {
+        let found = self.nodes.iter().position(|node| node.agents == agents);
+        found.map(name).unwrap_or_default()
     }
 
     /// Connected agents as the server knows them.

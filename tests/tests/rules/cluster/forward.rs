@@ -17,8 +17,8 @@ use yuzu_tests::fleet::{Fleet, Options};
 use yuzu_tests::operator::{Fanout, Operator};
 use yuzu_tests::raw::{Connection, Request, code};
 
+use super::Node;
 use super::adjacency::{attach, knows, served, server};
-use super::{LOOK, Node};
 use crate::support::{command, running, serve_one, soon, success, with_unknown_fields};
 
 async fn operator(node: &Node) -> Operator {
@@ -78,12 +78,7 @@ async fn ends_as(fanout: &mut Fanout, output: &str) {
 
 /// Waits until a gauge has this value.
 async fn becomes(node: &Node, name: &str, value: f64) {
-    let waited = async {
-        while node.metric(name, &[]).await != value {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    soon(name, waited).await;
+    node.metric_becomes(name, &[], value).await;
 }
 
 async fn outcome(node: &Node, outcome: &str) -> f64 {
@@ -297,7 +292,7 @@ async fn fwd_10_a_node_that_stops_brings_forwarded_commands_to_their_end() {
         agent.command().await.unwrap();
         let (stops, stays) = if stops_entry { (a, b) } else { (b, a) };
         let stopping = tokio::spawn(stops.gateway.shutdown());
-        stays_draining(&stays).await;
+        stays.lists_draining().await;
         agent.answer(&running("c-1", "1")).await.unwrap();
         assert_eq!(fanout.entry().await.unwrap().response.output, "1");
         agent.answer(&success("c-1", "done")).await.unwrap();
@@ -308,21 +303,6 @@ async fn fwd_10_a_node_that_stops_brings_forwarded_commands_to_their_end() {
         soon("the stop", stopping).await.unwrap();
         drop((stays, server));
     }
-}
-
-/// Waits until the other node is known to stop.
-async fn stays_draining(node: &Node) {
-    let waited = async {
-        loop {
-            let page = node.page().await;
-            let members = page["members"].as_array().expect("a list");
-            if members.iter().any(|row| row["draining"] == true) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon("draining", waited).await;
 }
 
 #[tokio::test]

@@ -2,12 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::watch;
 use yuzu_gateway::config::{ClusterTls, Config, ListenerTls, Secret, Service};
 use yuzu_proto::node::v1::{HelloRequest, HelloResponse, NodeIdentity, ProveRequest};
 use yuzu_proto::path;
@@ -16,6 +17,7 @@ use yuzu_tests::certs::{Authority, Directory, Wish};
 use yuzu_tests::raw::{Connection, Options, Request, code};
 
 use super::{Node, OTHER_SECRET, SECRET, config, seed};
+use crate::support::soon;
 
 const SECRET_FAILED: [(&str, &str); 1] = [("reason", "secret")];
 
@@ -242,7 +244,7 @@ async fn mesh_2_a_node_without_tls_is_not_let_in_where_it_is_asked_for() {
 /// Passes datagrams on to a node, and keeps them.
 pub(super) struct Tap {
     pub(super) address: SocketAddr,
-    kept: Arc<Mutex<Vec<Vec<u8>>>>,
+    kept: watch::Sender<Vec<Vec<u8>>>,
     socket: Arc<UdpSocket>,
     node: SocketAddr,
 }
@@ -254,17 +256,15 @@ impl Tap {
             .expect("a socket");
         let tap = Self {
             address: socket.local_addr().expect("an address"),
-            kept: Arc::default(),
+            kept: watch::Sender::default(),
             socket: Arc::new(socket),
             node: node.address(),
         };
-        let (socket, kept, node) = (Arc::clone(&tap.socket), Arc::clone(&tap.kept), tap.node);
+        let (socket, kept, node) = (Arc::clone(&tap.socket), tap.kept.clone(), tap.node);
         tokio::spawn(async move {
             let mut buffer = vec![0; 65_536];
             while let Ok((len, _)) = socket.recv_from(&mut buffer).await {
-                kept.lock()
-                    .expect("not poisoned")
-                    .push(buffer[..len].to_vec());
+                kept.send_modify(|kept| kept.push(buffer[..len].to_vec()));
                 let _ = socket.send_to(&buffer[..len], node).await;
             }
         });
@@ -272,7 +272,7 @@ impl Tap {
     }
 
     pub(super) async fn again(&self) -> usize {
-        let kept = self.kept.lock().expect("not poisoned").clone();
+        let kept = self.kept.borrow().clone();
         for datagram in &kept {
             self.socket
                 .send_to(datagram, self.node)
@@ -291,13 +291,9 @@ async fn mesh_2_a_replayed_datagram_is_refused_and_counted() {
     b.cluster.seed_nodes = vec![seed(tap.address)];
     let b = Node::start(b).await;
     let replayed = [("reason", "replayed")];
-    tokio::time::timeout(yuzu_tests::agent::PATIENCE, async {
-        while tap.kept.lock().expect("not poisoned").is_empty() {
-            tokio::time::sleep(super::LOOK).await;
-        }
-    })
-    .await
-    .expect("datagrams");
+    let mut kept = tap.kept.subscribe();
+    let some = soon("datagrams", kept.wait_for(|kept| !kept.is_empty())).await;
+    drop(some.expect("the tap lives"));
     let before = a
         .metric("cluster_datagrams_rejected_total", &replayed)
         .await;
@@ -316,7 +312,7 @@ async fn cluster_6_neither_the_secret_nor_what_is_said_is_in_a_datagram() {
     b.cluster.seed_nodes = vec![seed(tap.address)];
     let b = Node::start(b).await;
     b.lists(&["node-a"]).await;
-    let kept = tap.kept.lock().expect("not poisoned").clone();
+    let kept = tap.kept.borrow().clone();
     assert!(!kept.is_empty());
     for text in [SECRET, "node-a", "node-b", "yuzu.node.v1"] {
         let text = text.as_bytes();
@@ -333,12 +329,7 @@ async fn mesh_2_a_node_that_claims_the_name_of_another_is_refused_and_counted() 
     let known = z.listed().await;
     // It knows the secret.
     let claimant = Node::join(config("a"), &[&z]).await;
-    let left = tokio::time::timeout(yuzu_tests::agent::PATIENCE, async {
-        while claimant.page().await["state"] == "joined" {
-            tokio::time::sleep(super::LOOK).await;
-        }
-    });
-    left.await.expect("it finds the name taken");
+    claimant.leaves().await;
     // By whichever of them it came to first.
     let taken = [("reason", "name_taken")];
     let mut refused = 0.0;

@@ -1,6 +1,5 @@
 //! MESH-1, MESH-3 to MESH-6, CLUSTER-1, CLUSTER-2, CLUSTER-7, CLUSTER-8: who is there.
 
-use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -128,12 +127,7 @@ async fn mesh_6_of_two_nodes_with_one_name_the_younger_serves_alone() {
     witness.lists(&["twin"]).await;
     let known = witness.listed().await;
     let younger = Node::join(config("twin"), &[&witness]).await;
-    let left = tokio::time::timeout(PATIENCE, async {
-        while younger.page().await["state"] == "joined" {
-            tokio::time::sleep(LOOK).await;
-        }
-    });
-    left.await.expect("the younger leaves");
+    younger.leaves().await;
     assert_eq!(younger.names().await, [""; 0]);
     younger.counts("cluster_peers_connected", &[], 0.0).await;
     // It goes on serving, and the elder is not touched.
@@ -201,7 +195,8 @@ async fn mesh_5_a_node_that_falls_silent_is_gone_within_dead_after() {
     let a = Node::start(config("a")).await;
     let mut silent = config("b");
     silent.cluster.seed_nodes = vec![seed(a.address())];
-    let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(1);
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let (end, ended) = std::sync::mpsc::sync_channel::<()>(0);
     // A runtime of its own, which stands still when it is told to: its sockets stay open.
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -209,10 +204,8 @@ async fn mesh_5_a_node_that_falls_silent_is_gone_within_dead_after() {
             .build();
         runtime.expect("a runtime").block_on(async move {
             let _b = Node::start(silent).await;
-            while stopped.try_recv() == Err(TryRecvError::Empty) {
-                tokio::time::sleep(LOOK).await;
-            }
-            let _ = stopped.recv();
+            let _ = stopped.await;
+            let _ = ended.recv();
         });
     });
     a.lists(&["b"]).await;
@@ -220,7 +213,7 @@ async fn mesh_5_a_node_that_falls_silent_is_gone_within_dead_after() {
     let silence = Instant::now();
     a.lists(&[]).await;
     let gone_after = silence.elapsed();
-    drop(stop);
+    drop(end);
     thread.join().expect("no panic");
     // Of 2 s, and some for a machine under load.
     assert!(gone_after > Duration::from_secs(1), "{gone_after:?}");

@@ -2,24 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use yuzu_gateway::config::{Config, Shift};
+use yuzu_proto::gateway::v1::StreamStatusNotification;
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
 use yuzu_proto::server::v1::ListAgentsRequest;
-use yuzu_server_stub::{Rpc, StubServer};
+use yuzu_server_stub::StubServer;
 use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::fleet::{Fleet, Options};
 use yuzu_tests::operator::Operator;
 
 use super::adjacency::{attach, knows, manage, served, server};
-use super::{LOOK, Node};
-use crate::support::{command, serve_one};
+use super::{LOOK, Node, notices, told};
+use crate::support::{command, serve_one, soon};
 
 /// A node that moves agents soon, and all but three.
 fn moving(name: &str, server: &StubServer) -> Config {
@@ -113,12 +114,11 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Agents that the server was told are connected, with how often.
-fn connects(server: &StubServer) -> BTreeMap<String, usize> {
+fn connects(notices: &[StreamStatusNotification]) -> BTreeMap<&str, usize> {
     let mut told = BTreeMap::new();
-    for received in server.received(Rpc::NotifyStreamStatus) {
-        let notice = received.stream_status().expect("a notice");
+    for notice in notices {
         if notice.event() == Event::Connected {
-            *told.entry(notice.agent_id).or_default() += 1;
+            *told.entry(&*notice.agent_id).or_default() += 1;
         }
     }
     told
@@ -144,8 +144,11 @@ async fn shift_1_a_node_with_too_many_gives_agents_to_one_that_comes() {
     assert_eq!(a.metric("goaway_sent_total", &imbalance).await, 30.0);
     assert_eq!(b.metric("agent_migrations_total", &imbalance).await, 0.0);
     // Each of them once: the one stream ended, the other began.
-    let moved = connects(&server).into_values().filter(|times| *times == 2);
-    assert_eq!(moved.count(), 30);
+    told(&server, "30 have moved", |notices| {
+        let times = connects(notices).into_values();
+        times.filter(|times| *times == 2).count() == 30
+    })
+    .await;
     // And no more: a round ends at the mean (SHIFT-3).
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(a.metric("agent_migrations_total", &imbalance).await, 30.0);
@@ -155,7 +158,10 @@ async fn shift_1_a_node_with_too_many_gives_agents_to_one_that_comes() {
 #[tokio::test]
 async fn shift_2_a_node_that_stops_moves_its_agents_first() {
     let server = server().await;
-    let a = Node::start(moving("a", &server)).await;
+    let mut config = moving("a", &server);
+    // Gossip needs its time too, on a busy machine.
+    config.shift.grace = Duration::from_secs(3);
+    let a = Node::start(config).await;
     let b = Node::join(moving("b", &server), &[&a]).await;
     a.lists(&["b"]).await;
     let balancer = Balancer::start(&[&a]).await;
@@ -166,16 +172,10 @@ async fn shift_2_a_node_that_stops_moves_its_agents_first() {
     let migrations = &a.gateway.metrics().agent_migrations_total;
     let moved = migrations.with_label_values(&["draining"]);
     let (started, agents) = (Instant::now(), a.gateway.agents_connected());
-    let mut stopped = pin!(a.gateway.shutdown());
-    let mut was_draining = false;
-    let report = loop {
-        tokio::select! {
-            report = &mut stopped => break report,
-            () = tokio::time::sleep(LOOK) => {}
-        }
-        was_draining |= b.page().await["members"][0]["draining"] == true;
-    };
-    assert!(was_draining, "its peers are told first");
+    let stopping = tokio::spawn(a.gateway.shutdown());
+    // Its peers are told first.
+    b.lists_draining().await;
+    let report = soon("the stop", stopping).await.expect("no panic");
     assert_eq!(report.unsent, 0);
     // Not as long as moving may take, since nobody was left.
     assert!(
@@ -191,10 +191,45 @@ async fn shift_2_a_node_that_stops_moves_its_agents_first() {
     fleet.stop().await;
 }
 
-/// A node on a runtime of its own, which can die without a word.
-fn mortal(config: Config) -> (SocketAddr, std::sync::mpsc::SyncSender<()>) {
-    let (tell, told) = std::sync::mpsc::sync_channel(1);
-    let (die, dies) = std::sync::mpsc::sync_channel::<()>(1);
+/// Two nodes, and one that can die without a word.
+struct Trio {
+    server: StubServer,
+    b: Node,
+    c: Node,
+    /// Where agents reach the third, `a`.
+    address: SocketAddr,
+    die: SyncSender<()>,
+}
+
+impl Trio {
+    async fn start() -> Self {
+        let server = server().await;
+        let config = |name| {
+            let mut config = served(name, &server);
+            config.cluster.dead_after = Duration::from_secs(3);
+            config
+        };
+        let b = Node::start(config("b")).await;
+        let c = Node::join(config("c"), &[&b]).await;
+        let mut config = config("a");
+        config.cluster.seed_nodes = vec![super::seed(b.address())];
+        let (address, die) = mortal(config);
+        b.lists(&["a", "c"]).await;
+        c.lists(&["a", "b"]).await;
+        Self {
+            server,
+            b,
+            c,
+            address,
+            die,
+        }
+    }
+}
+
+/// A node on a runtime of its own.
+fn mortal(config: Config) -> (SocketAddr, SyncSender<()>) {
+    let (tell, told) = sync_channel(1);
+    let (die, dies) = sync_channel::<()>(1);
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -213,24 +248,23 @@ fn mortal(config: Config) -> (SocketAddr, std::sync::mpsc::SyncSender<()>) {
 
 #[tokio::test]
 async fn shift_4_the_agents_of_a_node_that_dies_are_routable_elsewhere_after_one_reconnect() {
-    let server = server().await;
-    let b = Node::start(served("b", &server)).await;
-    let c = Node::join(served("c", &server), &[&b]).await;
-    let mut config = served("a", &server);
-    config.cluster.seed_nodes = vec![super::seed(b.address())];
-    let (address, die) = mortal(config);
-    b.lists(&["a", "c"]).await;
+    let Trio {
+        server,
+        b,
+        c,
+        address,
+        die,
+    } = Trio::start().await;
     let balancer = Balancer::start(&[&b, &c]).await;
     balancer.add(address);
     let fleet = balancer.fleet(60);
     fleet.all_subscribed(PATIENCE).await.expect("a fleet");
     let held = || b.gateway.agents_connected() + c.gateway.agents_connected();
-    assert!((30..60).contains(&held()), "{}", held());
-    until("the server was told of all", || {
-        connects(&server).len() == 60
-    })
-    .await;
-    let before = connects(&server);
+    let left = held();
+    assert!((30..60).contains(&left), "{left}");
+    told(&server, "all", |notices| connects(notices).len() == 60).await;
+    let before = notices(&server);
+    let before = connects(&before);
 
     die.send(()).expect("it lives");
     until("all are back", || held() == 60).await;
@@ -250,14 +284,14 @@ async fn shift_4_the_agents_of_a_node_that_dies_are_routable_elsewhere_after_one
         }
     }
     assert_eq!(found.len(), 60);
-    until("the server was told", || {
-        connects(&server).values().sum::<usize>() >= 60
+    let lost = 60 - left;
+    told(&server, "those that came back", |notices| {
+        connects(notices).values().sum::<usize>() >= 60 + lost
     })
     .await;
-    let after = connects(&server);
-    for (agent, times) in after {
+    for (agent, times) in connects(&notices(&server)) {
         assert!(
-            times <= before[&agent] + 1,
+            times <= before[agent] + 1,
             "{agent} came back more than once"
         );
     }
@@ -266,32 +300,33 @@ async fn shift_4_the_agents_of_a_node_that_dies_are_routable_elsewhere_after_one
 
 #[tokio::test]
 async fn shift_4_a_command_that_waits_for_a_dead_node_reaches_the_agent_where_it_came_back() {
-    let server = server().await;
-    let b = Node::start(served("b", &server)).await;
-    let c = Node::join(served("c", &server), &[&b]).await;
-    let mut config = served("a", &server);
-    config.cluster.seed_nodes = vec![super::seed(b.address())];
-    let (address, die) = mortal(config);
-    b.lists(&["a", "c"]).await;
-    c.lists(&["a", "b"]).await;
-    let _lost = Agent::attach(address, "agent").await.expect("an agent");
-    knows(&b, 1).await;
-    die.send(()).expect("it lives");
-    until("the link is gone", || {
-        b.gateway.metrics().cluster_peers_connected.get() == 1
-    })
-    .await;
-    let operators = b.gateway.management_address().expect("a listener");
-    let operator = Operator::connect(operators).await.expect("a connection");
-    let sent = operator.send(&["agent"], command("c-1"), 20).await;
-    let mut fanout = sent.expect("a call");
-    let mut agent = attach(&c, "agent").await;
-    let served = serve_one(&mut agent).await;
-    assert_eq!(served.message.command_id, "c-1");
-    assert_eq!(
-        fanout.entry().await.expect("an entry").response.output,
-        "done"
-    );
+    for comes_to_entry in [false, true] {
+        let trio = Trio::start().await;
+        let entry = &trio.b;
+        let lost = Agent::attach(trio.address, "agent").await;
+        let _lost = lost.expect("an agent");
+        knows(entry, 1).await;
+        trio.die.send(()).expect("it lives");
+        entry
+            .metric_becomes("cluster_peers_connected", &[], 1.0)
+            .await;
+        let operators = entry.gateway.management_address().expect("a listener");
+        let operator = Operator::connect(operators).await.expect("a connection");
+        let sent = operator.send(&["agent"], command("c-1"), 20).await;
+        let mut fanout = sent.expect("a call");
+        let home = if comes_to_entry { entry } else { &trio.c };
+        let mut agent = attach(home, "agent").await;
+        let served = serve_one(&mut agent).await;
+        assert_eq!(served.message.command_id, "c-1");
+        assert_eq!(
+            fanout.entry().await.expect("an entry").response.output,
+            "done"
+        );
+        let ok = [("outcome", "ok")];
+        entry
+            .metric_becomes("forward_requests_total", &ok, 1.0)
+            .await;
+    }
 }
 
 #[tokio::test]

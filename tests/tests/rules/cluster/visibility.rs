@@ -11,8 +11,8 @@ use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::operator::Operator;
 
 use super::adjacency::{attach, knows, manage, served, server};
-use super::{LOOK, Node};
-use crate::support::{command, serve_one};
+use super::{Node, notices, told};
+use crate::support::{WHILE, command, serve_one};
 
 fn private(name: &str, server: &StubServer) -> Config {
     let mut config = served(name, server);
@@ -20,31 +20,21 @@ fn private(name: &str, server: &StubServer) -> Config {
     config
 }
 
-/// Every notice so far, in the order in which they came.
-fn notices(server: &StubServer) -> Vec<StreamStatusNotification> {
-    let received = server.received(Rpc::NotifyStreamStatus);
-    received
-        .iter()
-        .filter_map(|one| one.stream_status())
-        .collect()
-}
-
 /// The gateway under which the server knows each agent.
-fn routes(server: &StubServer) -> BTreeMap<String, String> {
-    let told = notices(server).into_iter();
-    let connected = told.filter(|notice| notice.event() == Event::Connected);
+fn routes(notices: &[StreamStatusNotification]) -> BTreeMap<&str, &str> {
+    let connected = notices
+        .iter()
+        .filter(|notice| notice.event() == Event::Connected);
     connected
-        .map(|notice| (notice.agent_id, notice.gateway_node))
+        .map(|notice| (&*notice.agent_id, &*notice.gateway_node))
         .collect()
 }
 
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let waited = tokio::time::timeout(PATIENCE, async {
-        while !is_so() {
-            tokio::time::sleep(LOOK).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "{what}");
+/// The agents that the server knows under this gateway.
+fn under(gateway: &str, notices: &[StreamStatusNotification]) -> BTreeSet<String> {
+    let routes = routes(notices).into_iter();
+    let under = routes.filter(|(_, one)| *one == gateway);
+    under.map(|(agent, _)| agent.to_owned()).collect()
 }
 
 async fn agents(node: &Node, ids: &[&str]) -> Vec<Agent> {
@@ -74,17 +64,17 @@ async fn vis_3_the_server_never_hears_the_name_of_a_private_node() {
     for agent in &held {
         agent.heartbeat().await.expect("a heartbeat");
     }
-    let expected: BTreeMap<String, String> = AGENTS
+    let expected: BTreeMap<&str, &str> = AGENTS
         .iter()
         .map(|agent| match *agent {
             // The highest of two scores.
-            "agent-7" | "agent-8" => (agent.to_string(), "gw-b".to_owned()),
-            _ => (agent.to_string(), "gw-a".to_owned()),
+            "agent-7" | "agent-8" => (*agent, "gw-b"),
+            _ => (*agent, "gw-a"),
         })
-        .chain([("at-home".to_owned(), "gw-b".to_owned())])
+        .chain([("at-home", "gw-b")])
         .collect();
-    until("every agent has its gateway", || {
-        routes(&server) == expected
+    told(&server, "every agent has its gateway", |notices| {
+        routes(notices) == expected
     })
     .await;
 
@@ -97,7 +87,7 @@ async fn vis_3_the_server_never_hears_the_name_of_a_private_node() {
     assert_eq!(answer.plugin_data.len(), AGENTS.len());
     for (agent, described) in answer.plugin_data {
         let described: serde_json::Value = serde_json::from_slice(&described).expect("JSON");
-        assert_eq!(described["node"], expected[&agent], "{agent}");
+        assert_eq!(described["node"], expected[&*agent], "{agent}");
     }
     let of = GetAgentRequest {
         agent_id: "agent-1".into(),
@@ -110,8 +100,8 @@ async fn vis_3_the_server_never_hears_the_name_of_a_private_node() {
         .await
         .expect("a batch");
     drop(held);
-    until("every agent has left", || {
-        let gone = notices(&server).into_iter();
+    told(&server, "every agent has left", |notices| {
+        let gone = notices.iter();
         gone.filter(|one| one.event() == Event::Disconnected)
             .count()
             == AGENTS.len()
@@ -135,20 +125,20 @@ async fn vis_5_agents_whose_gateway_goes_are_announced_again_and_no_others() {
     let p = Node::join(private("gw-p", &server), &[&a]).await;
     p.lists(&["gw-a", "gw-b"]).await;
     let _held = agents(&p, &AGENTS).await;
-    let under = |gateway: &str| {
-        let routes = routes(&server).into_iter();
-        let under = routes.filter(|(_, one)| one == gateway);
-        under.map(|(agent, _)| agent).collect::<BTreeSet<_>>()
-    };
-    until("they are told of", || {
-        under("gw-a").len() + under("gw-b").len() == AGENTS.len() && under("gw-b").len() == 2
+    told(&server, "they are told of", |notices| {
+        let [a, b] = ["gw-a", "gw-b"].map(|gateway| under(gateway, notices).len());
+        a + b == AGENTS.len() && b == 2
     })
     .await;
-    let (stay, move_on) = (under("gw-a"), under("gw-b"));
-    let before = notices(&server).len();
+    let so_far = notices(&server);
+    let (stay, move_on) = (under("gw-a", &so_far), under("gw-b", &so_far));
+    let before = so_far.len();
     // As soon as it begins to stop: it says so, and is not chosen any more (FWD-10).
     b.gateway.shutdown().await;
-    until("they have another gateway", || under("gw-b").is_empty()).await;
+    told(&server, "they have another gateway", |notices| {
+        under("gw-b", notices).is_empty()
+    })
+    .await;
     let again = notices(&server).split_off(before);
     let agents: BTreeSet<_> = again.iter().map(|one| one.agent_id.clone()).collect();
     assert_eq!(agents, move_on);
@@ -163,17 +153,22 @@ async fn vis_5_agents_whose_gateway_goes_are_announced_again_and_no_others() {
         assert_eq!(notice.session_id, first.session_id);
         assert_eq!(notice.gateway_node, "gw-a");
     }
-    assert_eq!(under("gw-a").len(), stay.len() + move_on.len());
+    let now = under("gw-a", &notices(&server));
+    assert_eq!(now.len(), stay.len() + move_on.len());
 
     // One that comes wins its share, and nobody else is told of.
     let before = notices(&server).len();
     let c = Node::join(served("gw-c", &server), &[&a]).await;
     c.lists(&["gw-a", "gw-p"]).await;
-    until("the newcomer has its agents", || !under("gw-c").is_empty()).await;
-    tokio::time::sleep(LOOK * 10).await;
-    let again = notices(&server).split_off(before);
+    told(&server, "the newcomer has its agents", |notices| {
+        !under("gw-c", notices).is_empty()
+    })
+    .await;
+    tokio::time::sleep(WHILE).await;
+    let now = notices(&server);
+    let again = &now[before..];
     assert!(again.iter().all(|one| one.gateway_node == "gw-c"));
-    assert_eq!(again.len(), under("gw-c").len());
+    assert_eq!(again.len(), under("gw-c", &now).len());
 }
 
 #[tokio::test]
@@ -185,12 +180,13 @@ async fn vis_6_without_a_public_node_everyone_says_so_and_the_own_name_is_given(
     p.lists(&["gw-a", "gw-q"]).await;
     q.lists(&["gw-a", "gw-p"]).await;
     let _agent = attach(&p, "agent-1").await;
-    until("it is told of", || {
-        routes(&server)
-            .get("agent-1")
-            .is_some_and(|gateway| gateway == "gw-a")
-    })
-    .await;
+    let is_under = |gateway| {
+        let is_so = move |notices: &[StreamStatusNotification]| {
+            routes(notices).get("agent-1") == Some(&gateway)
+        };
+        told(&server, gateway, is_so)
+    };
+    is_under("gw-a").await;
     for node in [&a, &p, &q] {
         assert_eq!(node.metric("cluster_no_live_public_node", &[]).await, 0.0);
     }
@@ -198,16 +194,11 @@ async fn vis_6_without_a_public_node_everyone_says_so_and_the_own_name_is_given(
     for node in [&p, &q] {
         node.counts("cluster_no_live_public_node", &[], 1.0).await;
     }
-    until("it has its node's own name", || {
-        routes(&server)["agent-1"] == "gw-p"
-    })
-    .await;
+    // Its node's own name.
+    is_under("gw-p").await;
     let b = Node::join(served("gw-b", &server), &[&p]).await;
     b.lists(&["gw-p", "gw-q"]).await;
-    until("it has a gateway again", || {
-        routes(&server)["agent-1"] == "gw-b"
-    })
-    .await;
+    is_under("gw-b").await;
     assert_eq!(p.metric("cluster_no_live_public_node", &[]).await, 0.0);
     assert_eq!(b.metric("cluster_no_live_public_node", &[]).await, 0.0);
 }

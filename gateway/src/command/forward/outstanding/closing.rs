@@ -12,7 +12,7 @@ const PART: usize = 4_096;
 
 /// Why a session is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+enum How {
     /// The owner has brought its targets to their end.
     Ended,
     /// The owner took nothing more; what was not sent ends so.
@@ -48,8 +48,35 @@ pub(super) struct Closing {
 }
 
 impl Outstanding {
+    /// The owner says that the call is over, since its time has passed.
+    pub(in crate::command::forward) fn ended(&mut self, id: SessionId) {
+        self.close(id, How::Ended);
+    }
+
+    /// The owner takes nothing more, and has applied nothing that it has not said Written of.
+    /// `unsent` is how those end.
+    pub(in crate::command::forward) fn refused(&mut self, id: SessionId, unsent: Ended) {
+        self.close(id, How::Refused(unsent));
+    }
+
+    /// The owner is lost for good.
+    pub(in crate::command::forward) fn lost(&mut self, id: SessionId) {
+        self.close(id, How::Lost);
+    }
+
+    /// The call's time is over. An owner that has not said so by now is lost: there is no time left in
+    /// which it could come back.
+    pub(in crate::command::forward) fn give_up(&mut self) {
+        for id in 0..self.sessions.len() {
+            match self.is_resuming(id) {
+                true => self.not_resumed(id),
+                false => self.lost(id),
+            }
+        }
+    }
+
     /// Ends a session, and its targets with the actions that are taken next.
-    pub(super) fn close(&mut self, id: SessionId, how: How) {
+    fn close(&mut self, id: SessionId, how: How) {
         let session = &mut self.sessions[id];
         if session.phase == Phase::Closed {
             return;

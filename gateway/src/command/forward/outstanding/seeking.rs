@@ -66,11 +66,7 @@ impl Outstanding {
                 self.leave(slot);
                 self.assign(slot, now);
             }
-            Found::Here => {
-                self.leave(slot);
-                self.open -= 1;
-                self.actions.push(Action::Here(slot));
-            }
+            Found::Here => self.end(slot, Action::Here(slot)),
             Found::At(place) => {
                 target.place = place;
                 self.stay(slot);

@@ -44,6 +44,20 @@ pub(in crate::command::forward) enum Ended {
     AgentDisconnected,
 }
 
+impl Ended {
+    /// Value of the metric label `outcome`.
+    pub(in crate::command::forward) fn label(self) -> &'static str {
+        match self {
+            Self::Answered => "ok",
+            Self::NotConnected => "not_connected",
+            Self::Rejected => "rejected",
+            Self::Moved => "moved",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::AgentDisconnected => "agent_disconnected",
+        }
+    }
+}
+
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::command::forward) enum Action {

@@ -179,6 +179,28 @@ fn fwd_6_a_lost_owner_disconnects_the_agent_after_an_answer() {
 }
 
 #[test]
+fn fwd_6_an_owner_that_has_not_said_how_a_call_ended_when_its_time_is_over_is_lost() {
+    let mut never_linked = Bench::new(&["b"]);
+    let mut answered = Bench::sent();
+    answered.answer("0", false).unwrap();
+    let mut broken = Bench::sent();
+    broken.core.broken(0, broken.now);
+    let not_resumed = vec![Action::NotResumed(0)];
+    for (bench, first, ended) in [
+        (&mut never_linked, vec![], Ended::NotConnected),
+        (&mut Bench::sent(), vec![], Ended::OutcomeUnknown),
+        (&mut answered, vec![], Ended::AgentDisconnected),
+        (&mut broken, not_resumed, Ended::OutcomeUnknown),
+    ] {
+        bench.actions();
+        bench.core.give_up();
+        assert_eq!(bench.actions(), [first, closed(0, ended)].concat());
+        bench.core.give_up();
+        assert!(bench.actions().is_empty(), "each ends once");
+    }
+}
+
+#[test]
 fn fwd_5_an_owner_that_does_not_say_that_it_wrote_is_lost() {
     let mut b = Bench::sent();
     assert_eq!(b.core.due(), Some(b.now + FORWARD));

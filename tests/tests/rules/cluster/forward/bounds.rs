@@ -167,7 +167,7 @@ async fn fwd_2_many_calls_after_each_other_leave_the_link_as_it_is() {
             a,
             b,
             server: _server,
-        } = Pair::with(|config| config.cluster.dead_after = Duration::from_secs(10)).await;
+        } = Pair::start().await;
         let (entry, owner) = if from_dialler { (&a, &b) } else { (&b, &a) };
         let mut agent = known(owner, entry, "agent").await;
         let operator = operator(entry).await;

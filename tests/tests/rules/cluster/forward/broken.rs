@@ -25,8 +25,6 @@ async fn split_with(change: impl Fn(&mut Config)) -> Split {
         let mut config = served(name, &server);
         config.routing.resume_grace = GRACE;
         config.routing.connect_timeout = GRACE;
-        // Gossip goes on, so nobody is believed to be dead.
-        config.cluster.dead_after = PATIENCE;
         change(&mut config);
         config
     };
@@ -159,6 +157,25 @@ async fn fwd_6_lost_after_an_answer_is_disconnected() {
     assert_eq!(outcome(entry, "agent_disconnected").await, 1.0);
 }
 
+/// Its caller is told nothing any more.
+#[tokio::test]
+async fn fwd_6_a_target_whose_time_ends_while_its_owner_is_lost_is_counted() {
+    let split = split_with(|config| config.routing.resume_grace = PATIENCE).await;
+    let (entry, owner) = split.roles(true);
+    let mut agent = known(owner, entry, "agent").await;
+    let operator = operator(entry).await;
+    let mut fanout = operator.send(&["agent"], command("c-1"), 1).await.unwrap();
+    agent.command().await.unwrap();
+    split.relay.cut();
+    let (entries, status) = fanout.rest().await.unwrap();
+    assert!(status.is_ok(), "{status}");
+    assert!(entries.is_empty(), "CMD-9");
+    let labels = [("outcome", "outcome_unknown")];
+    let counted = entry.metric_becomes("forward_requests_total", &labels, 1.0);
+    counted.await;
+    assert_eq!(resumes(entry, "lost").await, 1.0);
+}
+
 #[tokio::test]
 async fn fwd_10_a_node_that_stops_is_linked_again_when_its_link_breaks() {
     let split = split_with(|config| config.routing.resume_grace = PATIENCE).await;
@@ -168,7 +185,7 @@ async fn fwd_10_a_node_that_stops_is_linked_again_when_its_link_breaks() {
     agent.command().await.unwrap();
     let Split { pair, relay } = split;
     let stopping = tokio::spawn(pair.b.gateway.shutdown());
-    stays_draining(&pair.a).await;
+    pair.a.lists_draining().await;
     relay.cut();
     becomes(&pair.a, "cluster_peers_connected", 0.0).await;
     relay.heal();

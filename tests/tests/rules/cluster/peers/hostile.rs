@@ -16,7 +16,6 @@ use yuzu_tests::operator::Fanout;
 use yuzu_tests::peer::{Stream, next_offer};
 use yuzu_tests::raw::Receiver;
 
-use super::super::LOOK;
 use super::super::adjacency::{attach, knows};
 use super::*;
 use crate::support::{command, running, serve_one, soon, success};
@@ -55,16 +54,6 @@ async fn refusal(session: &mut Stream) -> Reason {
 async fn refused(node: &Node, reason: &str) -> f64 {
     let labels = [("reason", reason)];
     node.metric("forwarded_refused_total", &labels).await
-}
-
-/// Waits until a gauge has this value.
-async fn becomes(node: &Node, name: &str, value: f64) {
-    let waited = async {
-        while node.metric(name, &[]).await != value {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    soon(name, waited).await;
 }
 
 /// The agents and the callers of the node notice nothing.
@@ -153,7 +142,7 @@ async fn fwd_3_fwd_8_a_marker_twice_and_the_session_of_another_node_are_refused(
     session.say(Kind::Open(peer.marker(1))).await;
     assert_eq!(refusal(&mut session).await, Reason::SecondMarker);
     assert_eq!(refused(&node, "second_marker").await, 2.0);
-    becomes(&node, "forwarded_sessions", 0.0).await;
+    node.metric_becomes("forwarded_sessions", &[], 0.0).await;
     works(&node, &mut near).await;
 }
 
@@ -206,7 +195,7 @@ async fn fwd_5_streams_and_commands_without_end_find_a_bound() {
     assert_eq!(refused(&node, "malformed").await, 0.0);
     works(&node, &mut near).await;
     drop(unfinished);
-    becomes(&node, "forwarded_sessions", 0.0).await;
+    node.metric_becomes("forwarded_sessions", &[], 0.0).await;
 }
 
 /// A node that believes an agent to be at a hostile peer.
@@ -256,8 +245,10 @@ impl Prey {
             of.next_back().map(|entry| &*entry.response.output)
         };
         assert_eq!((last("near"), last("far")), (Some("done"), Some(output)));
-        becomes(&self.node, "forward_sessions", 0.0).await;
-        becomes(&self.node, "forward_inflight_bytes", 0.0).await;
+        self.node.metric_becomes("forward_sessions", &[], 0.0).await;
+        self.node
+            .metric_becomes("forward_inflight_bytes", &[], 0.0)
+            .await;
     }
 }
 
