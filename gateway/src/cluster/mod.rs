@@ -9,6 +9,7 @@ mod announce;
 mod channels;
 mod dialling;
 mod events;
+mod following;
 mod link;
 mod members;
 mod public;
@@ -50,6 +51,7 @@ use link::{LinkUser, Mesh};
 use members::engine;
 use members::gossip::{SealedTransport, unix_ms};
 use members::labels::Labels;
+use members::patience::Patience;
 use members::view::View;
 pub(crate) use public::Elsewhere;
 use public::Public;
@@ -115,7 +117,10 @@ impl Cluster {
             instance: random(),
         };
         let keys = Keys::derive(secret);
-        let view = View::new((Arc::clone(&own.name), own.incarnation));
+        let view = View::new(
+            (Arc::clone(&own.name), own.incarnation),
+            config.cluster.dead_after,
+        );
         let transport = SealedTransport::new(gossip, keys.clone(), Arc::clone(metrics));
         let mesh = Mesh::new(own, keys, Arc::clone(metrics));
         let sharing = Sharing::new(registry, events, metrics, config.observe.metrics_per_peer);
@@ -288,11 +293,22 @@ async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
     let mut seeds = parts.seeds.subscribe();
     seeds.mark_changed();
     let mut links = JoinSet::new();
+    let mut pulse = tokio::time::interval(Patience::pace(dead_after));
+    pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut ended = std::pin::pin!(handle.termination_watcher());
     loop {
         tokio::select! {
             ended = &mut ended => return ended,
             () = parts.relabel.notified() => {}
+            _ = pulse.tick() => {
+                parts.beat();
+                let patient = parts.view().is_patient();
+                // Nothing else tells that the term is over.
+                if patient && parts.look(&live.borrow()) {
+                    parts.dial(&mut links);
+                }
+                continue;
+            }
             () = parts.mesh.changed() => {
                 parts.settle();
                 continue;
@@ -395,40 +411,6 @@ impl Parts {
         }
     }
 
-    /// Follows what the engine believes. Whether somebody came.
-    fn look(&self, live: &LiveNodes) -> bool {
-        let own = self.mesh.own();
-        let others = live
-            .iter()
-            .filter_map(|(id, state)| engine::member(id, state))
-            .filter(|member| member.name != own.name || member.incarnation != own.incarnation);
-        let is_new = self.view().hear(others, &self.mesh.linked());
-        self.settle();
-        is_new
-    }
-
-    /// Follows which nodes are linked.
-    fn settle(&self) {
-        let linked = self.mesh.linked();
-        let changes = {
-            let mut view = self.view();
-            // Rows of a node outlive its link as long as it is heard of.
-            self.sharing.keep_only(|name, incarnation| {
-                linked.get(name) == Some(&incarnation) || view.hears(name, incarnation)
-            });
-            view.settle(&linked)
-        };
-        self.tell(changes);
-        self.name_public();
-    }
-
-    /// Follows which public nodes there are to be named (VIS-4).
-    fn name_public(&self) {
-        let may_be_named = !self.names.is_private() && !self.draining.load(Ordering::Relaxed);
-        let own = may_be_named.then_some(&self.mesh.own().name);
-        self.public.follow(own, self.view().members());
-    }
-
     /// Gossips with the seeds that are not known to live.
     fn seek_out(
         &self,
@@ -450,8 +432,6 @@ impl Parts {
             .try_for_each(|seed| handle.gossip(seed))
     }
 }
-
-type LiveNodes = std::collections::BTreeMap<chitchat::ChitchatId, chitchat::NodeState>;
 
 fn port_or(port: u16, default: u16) -> u16 {
     match port {

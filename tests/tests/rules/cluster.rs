@@ -1,6 +1,7 @@
 //! Several nodes: MESH and CLUSTER.
 
 mod adjacency;
+mod aside;
 mod forward;
 mod links;
 mod members;

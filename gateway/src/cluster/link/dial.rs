@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
@@ -30,6 +30,7 @@ use super::table::Side;
 use super::{Closer, LinkUser, Mesh, unary};
 use crate::cluster::secret::random;
 use crate::config::{ClusterTls, Endpoint};
+use crate::edge::timer::LazyTimer;
 use crate::observe::log::safe_text;
 use crate::pki::{self, Credentials, Snapshot};
 use crate::system::{TcpStream, lookup_host, spawn_blocking};
@@ -165,7 +166,7 @@ impl Dialler {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (mut calls, connection) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
+            .timer(LazyTimer)
             .keep_alive_interval(self.patience / 3)
             .keep_alive_timeout(self.patience / 2)
             .keep_alive_while_idle(true)

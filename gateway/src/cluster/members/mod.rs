@@ -6,4 +6,5 @@
 pub(super) mod engine;
 pub(super) mod gossip;
 pub(super) mod labels;
+pub(super) mod patience;
 pub(super) mod view;

@@ -32,6 +32,8 @@ pub static NOTICE_UNACKNOWLEDGED: LineLimit = LineLimit::per_second();
 pub static CLUSTER_PEER_REFUSED: LineLimit = LineLimit::new(Duration::from_secs(60));
 /// `Cluster: a datagram from <address> was refused: <reason> ...`
 pub static CLUSTER_DATAGRAM_REFUSED: LineLimit = LineLimit::new(Duration::from_secs(60));
+/// `Cluster: this node stood still ...` (MESH-5)
+pub static STOOD_STILL: LineLimit = LineLimit::new(Duration::from_secs(60));
 /// `Cluster: no public node is alive ...` (VIS-6)
 pub static NO_PUBLIC_NODE: LineLimit = LineLimit::new(Duration::from_secs(60));
 /// `Cluster: peers hold more agents than this node keeps in mind ...`
