@@ -4,6 +4,7 @@
 //! tells it of seeds and dials peers. A node without a listener for nodes has none of this. Must
 //! never make this node unready, nor know what links are used for.
 
+mod addressees;
 pub(crate) mod adjacency;
 mod announce;
 mod channels;

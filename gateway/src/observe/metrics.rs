@@ -342,9 +342,11 @@ families! {
         &["reason"],
         &[
             &["malformed"],
+            &["version"],
             &["forged"],
             &["replayed"],
             &["stale"],
+            &["misaddressed"],
             &["too_many_senders"],
         ]
     );

@@ -16,6 +16,7 @@ use yuzu_tests::certs::{Authority, Directory, Wish};
 use yuzu_tests::raw::{Connection, Options, Request, code};
 
 use super::{Node, OTHER_SECRET, SECRET, config, seed};
+use crate::support::WHILE;
 
 const SECRET_FAILED: [(&str, &str); 1] = [("reason", "secret")];
 
@@ -239,7 +240,7 @@ async fn mesh_2_a_node_without_tls_is_not_let_in_where_it_is_asked_for() {
     assert_eq!(a.names().await, [""; 0]);
 }
 
-/// Passes datagrams on to a node, and keeps them.
+/// Passes datagrams between a node and whoever takes this for it, and keeps those to the node.
 pub(super) struct Tap {
     pub(super) address: SocketAddr,
     kept: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -261,7 +262,15 @@ impl Tap {
         let (socket, kept, node) = (Arc::clone(&tap.socket), Arc::clone(&tap.kept), tap.node);
         tokio::spawn(async move {
             let mut buffer = vec![0; 65_536];
-            while let Ok((len, _)) = socket.recv_from(&mut buffer).await {
+            let mut peer = None;
+            while let Ok((len, from)) = socket.recv_from(&mut buffer).await {
+                if from == node {
+                    if let Some(peer) = peer {
+                        let _ = socket.send_to(&buffer[..len], peer).await;
+                    }
+                    continue;
+                }
+                peer = Some(from);
                 kept.lock()
                     .expect("not poisoned")
                     .push(buffer[..len].to_vec());
@@ -306,6 +315,51 @@ async fn mesh_2_a_replayed_datagram_is_refused_and_counted() {
     a.counts("cluster_datagrams_rejected_total", &replayed, again as f64)
         .await;
     drop(b);
+}
+
+#[tokio::test]
+async fn mesh_2_a_datagram_for_another_node_is_refused_and_answered_to_nobody() {
+    let (a, c) = (
+        Node::start(config("a")).await,
+        Node::start(config("c")).await,
+    );
+    let tap = Tap::before(&a).await;
+    let mut b = config("b");
+    b.cluster.seed_nodes = vec![seed(tap.address)];
+    let b = Node::start(b).await;
+    b.lists(&["a"]).await;
+    let kept = tap.kept.lock().expect("not poisoned").clone();
+    // The second byte says what it is for: greetings are for anybody.
+    let payloads: Vec<_> = kept.iter().filter(|datagram| datagram[1] == 0).collect();
+    let greeting = kept.iter().find(|datagram| datagram[1] == 1);
+    assert!(!payloads.is_empty());
+    let capturer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    for datagram in &payloads {
+        capturer.send_to(datagram, c.address()).await.unwrap();
+    }
+    let misaddressed = [("reason", "misaddressed")];
+    c.counts(
+        "cluster_datagrams_rejected_total",
+        &misaddressed,
+        payloads.len() as f64,
+    )
+    .await;
+    // A greeting is answered by as many bytes, which are of use to nobody but b.
+    let greeting = greeting.expect("b did not know a");
+    capturer.send_to(greeting, c.address()).await.unwrap();
+    let mut answer = vec![0; 65_536];
+    let (len, _) = tokio::time::timeout(PATIENCE, capturer.recv_from(&mut answer))
+        .await
+        .expect("an answer")
+        .unwrap();
+    assert_eq!((len, answer[1]), (greeting.len(), 2));
+    let more = tokio::time::timeout(WHILE, capturer.recv_from(&mut answer)).await;
+    assert!(more.is_err(), "a payload was answered");
+    assert_eq!(c.names().await, [""; 0]);
+    // To a itself such an answer says nothing either: it is not a that has asked.
+    capturer.send_to(&answer[..len], a.address()).await.unwrap();
+    a.counts("cluster_datagrams_rejected_total", &misaddressed, 1.0)
+        .await;
 }
 
 #[tokio::test]

@@ -70,6 +70,8 @@ pub(super) const AT_START: &[(&str, &str, &[&str])] = &[
             r#"{reason="forged"}"#,
             r#"{reason="replayed"}"#,
             r#"{reason="stale"}"#,
+            r#"{reason="misaddressed"}"#,
+            r#"{reason="version"}"#,
             r#"{reason="too_many_senders"}"#,
         ],
     ),
