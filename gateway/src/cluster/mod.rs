@@ -17,6 +17,7 @@ mod public;
 mod seal;
 mod secret;
 mod seeds;
+mod seeking;
 mod status;
 mod users;
 
@@ -44,7 +45,6 @@ use announce::Announcer;
 pub(crate) use channels::testing as channel_testing;
 pub(crate) use channels::{Acceptor, Channel, Channels, Lost, MAX_FRAME, Room, Share, holding};
 use link::dial::Dialler;
-use link::failure::Failure;
 pub(crate) use link::handshake::Identity as Peer;
 use link::handshake::{Identity, PROTOCOL};
 pub(crate) use link::service::NodeService;
@@ -58,6 +58,7 @@ pub(crate) use public::Elsewhere;
 use public::Public;
 use secret::{Keys, random};
 use seeds::Addresses;
+use seeking::{Sought, seek};
 use users::Users;
 
 /// A clustered node's part of the cluster.
@@ -81,8 +82,7 @@ struct Parts {
     view: Mutex<View>,
     /// All that the seeds ever had.
     addresses: Mutex<Addresses>,
-    /// Addresses of the seeds at the last look.
-    seeds: watch::Sender<Vec<SocketAddr>>,
+    seeds: watch::Sender<Sought>,
     /// The address that peers are told to dial; unknown until this node joins.
     told: OnceLock<String>,
     draining: AtomicBool,
@@ -235,29 +235,6 @@ impl Cluster {
     }
 }
 
-/// Looks the seeds up again and again (MESH-4).
-async fn seek(parts: Arc<Parts>) {
-    let seeds = parts.config.seeds();
-    let mut ticks = tokio::time::interval(parts.config.redial_interval);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let mut found = Vec::new();
-        for seed in &seeds {
-            match seeds::resolve(seed).await {
-                Some(resolved) => found.extend(resolved),
-                None => parts.mesh.failed(Failure::Resolve, &seed.to_string()),
-            }
-        }
-        let (admitted, refused) = parts.addresses().admit(found);
-        let metrics = &parts.metrics;
-        metrics
-            .cluster_address_cap_exceeded_total
-            .inc_by(refused as u64);
-        parts.seeds.send_replace(admitted);
-    }
-}
-
 /// Is a member, until the name turns out to be another's; then this node serves alone.
 async fn join(parts: Arc<Parts>) {
     while !parts.mesh.has_left() {
@@ -287,12 +264,13 @@ async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
     let own = parts.mesh.own();
     let dead_after = parts.config.dead_after;
     let handle = engine::start(own, address, dead_after, &labels, &parts.transport).await?;
-    info!(node = %safe_text(&*own.name), %address, "Cluster: joined");
+    info!(node = %safe_text(&*own.name), %address, "Cluster: started");
     let mut live = handle
         .with_chitchat(|engine| engine.live_nodes_watcher())
         .await;
     let mut seeds = parts.seeds.subscribe();
     seeds.mark_changed();
+    let mut seeking = parts.seeking();
     let mut links = JoinSet::new();
     let mut pulse = tokio::time::interval(Patience::pace(dead_after));
     pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -308,6 +286,7 @@ async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
                 if patient && parts.look(&live.borrow()) {
                     parts.dial(&mut links);
                 }
+                parts.tell_solitude(&mut seeking);
                 continue;
             }
             () = parts.mesh.changed() => {
@@ -330,8 +309,8 @@ async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
             }
             changed = seeds.changed() => {
                 changed?;
-                let resolved = seeds.borrow_and_update().clone();
-                parts.seek_out(&handle, resolved, address)?;
+                let sought = seeds.borrow_and_update().clone();
+                parts.seek_out(&handle, sought, address, &mut seeking)?;
                 parts.dial(&mut links);
             }
         }
@@ -410,27 +389,6 @@ impl Parts {
             forwarding: forwarding as u64,
             forwarded: forwarded as u64,
         }
-    }
-
-    /// Gossips with the seeds that are not known to live.
-    fn seek_out(
-        &self,
-        handle: &ChitchatHandle,
-        resolved: Vec<SocketAddr>,
-        own: SocketAddr,
-    ) -> anyhow::Result<()> {
-        let is_own = |seed: &SocketAddr| *seed == own || seeds::is_own(*seed, own.port());
-        let peers: Vec<_> = resolved.into_iter().filter(|seed| !is_own(seed)).collect();
-        self.metrics.cluster_peers_resolved.set(peers.len() as i64);
-        let known: HashSet<_> = self
-            .view()
-            .reachable()
-            .map(|member| member.gossip)
-            .collect();
-        let unknown = peers.into_iter().filter(|seed| !known.contains(seed));
-        unknown
-            .take(link::table::MAX_PEERS)
-            .try_for_each(|seed| handle.gossip(seed))
     }
 }
 

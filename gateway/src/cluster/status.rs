@@ -35,12 +35,13 @@ impl Parts {
         }));
         let state = match self.mesh.has_left() {
             true => "left: the name belongs to an older node",
+            false if members.len() == 1 => "alone",
             false => "joined",
         };
         let page = json!({
             "node": &*own.name,
             "state": state,
-            "seed_addresses": self.seeds.borrow().len(),
+            "seed_addresses": self.seeds.borrow().addresses.len(),
             "members": members,
         });
         Reply::json(StatusCode::OK, &page)

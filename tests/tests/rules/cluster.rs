@@ -20,11 +20,26 @@ use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::http;
 use yuzu_tests::testbed::scrape;
 
+use crate::logs::Log;
+
 const SECRET: &str = "the secret of this cluster, 32 characters";
 const OTHER_SECRET: &str = "another secret, which is as long as that";
 
+/// What the page says of a node that has left.
+const LEFT: &str = "left: the name belongs to an older node";
+
 /// Between two looks at what is to become true.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Waits until a line of the log has this text.
+async fn says(log: &Log, text: &str) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !log.text().contains(text) {
+            tokio::time::sleep(LOOK).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{text:?} is not in\n{}", log.text());
+}
 
 /// A node without a server, told of by nobody.
 fn config(name: &str) -> Config {

@@ -164,6 +164,11 @@ impl View {
         heard.is_some_and(|member| member.incarnation == incarnation)
     }
 
+    /// How many others the engine believes in.
+    pub(crate) fn heard(&self) -> usize {
+        self.heard.len()
+    }
+
     /// Nobody is there.
     pub(crate) fn clear(&mut self) -> Vec<Change> {
         self.heard.clear();

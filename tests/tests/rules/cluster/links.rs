@@ -388,7 +388,7 @@ async fn mesh_2_a_node_that_claims_the_name_of_another_is_refused_and_counted() 
     // It knows the secret.
     let claimant = Node::join(config("a"), &[&z]).await;
     let left = tokio::time::timeout(yuzu_tests::agent::PATIENCE, async {
-        while claimant.page().await["state"] == "joined" {
+        while claimant.page().await["state"] != super::LEFT {
             tokio::time::sleep(super::LOOK).await;
         }
     });

@@ -10,7 +10,8 @@ use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::http;
 use yuzu_tests::testbed::TestBed;
 
-use super::{LOOK, Node, config, seed};
+use super::{LEFT, LOOK, Node, config, says, seed};
+use crate::logs::capture;
 
 #[tokio::test]
 async fn mesh_1_nodes_find_each_other_through_one_seed_and_link() {
@@ -63,8 +64,48 @@ async fn cluster_2_a_node_that_finds_nobody_is_a_cluster_of_one_and_ready() {
         .counts("cluster_connect_failures_total", &reason, 2.0)
         .await;
     assert_eq!(alone.names().await, [""; 0]);
+    assert_eq!(alone.page().await["state"], "alone");
     let ready = http::get(alone.gateway.health_address(), "/readyz").await;
     assert_eq!(ready.expect("an answer").status, 200);
+}
+
+#[tokio::test]
+async fn cluster_2_a_node_that_finds_nobody_says_so_with_its_seeds_and_when_that_is_over() {
+    let (log, _guard) = capture();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = free.local_addr().expect("an address");
+    drop(free);
+    let mut alone = config("alone");
+    alone.cluster.dead_after = Duration::from_secs(1);
+    alone.cluster.seed_nodes = vec![
+        seed(silent),
+        Endpoint {
+            host: "no-such-host.invalid".into(),
+            port: 9100,
+        },
+    ];
+    let alone = Node::start(alone).await;
+    says(&log, "no other node was found").await;
+    let text = log.text();
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.contains("no other node was found"));
+    let line = line.expect("it was said");
+    assert!(line.contains("WARN"), "{line}");
+    assert!(line.contains(&silent.to_string()), "{line}");
+    assert!(
+        line.contains("no-such-host.invalid:9100 (no address)"),
+        "{line}"
+    );
+    assert_eq!(
+        lines.filter(|line| line.contains("no other node")).count(),
+        0
+    );
+    let mut found = config("found");
+    found.listeners[1].address = silent;
+    let _found = Node::start(found).await;
+    alone.lists(&["found"]).await;
+    says(&log, "no longer alone").await;
+    assert_eq!(alone.page().await["state"], "joined");
 }
 
 #[tokio::test]
@@ -129,7 +170,7 @@ async fn mesh_6_of_two_nodes_with_one_name_the_younger_serves_alone() {
     let known = witness.listed().await;
     let younger = Node::join(config("twin"), &[&witness]).await;
     let left = tokio::time::timeout(PATIENCE, async {
-        while younger.page().await["state"] == "joined" {
+        while younger.page().await["state"] != LEFT {
             tokio::time::sleep(LOOK).await;
         }
     });
