@@ -77,7 +77,9 @@ pub(super) async fn seek(parts: Arc<Parts>) {
             match seeds::resolve(seed).await {
                 Some(resolved) => found.extend(resolved),
                 None => {
-                    parts.mesh.failed(Failure::Resolve, &seed.to_string());
+                    parts
+                        .mesh
+                        .failed(Failure::Resolve, safe_text(&seed.to_string()));
                     unresolved.push(seed.to_string());
                 }
             }

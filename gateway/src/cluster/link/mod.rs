@@ -11,6 +11,7 @@ pub(super) mod handshake;
 pub(super) mod messages;
 pub(super) mod service;
 pub(super) mod table;
+mod tls;
 pub(super) mod unary;
 
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ use crate::edge::connection::{Connection, Signal};
 use crate::observe::log::{limit, limited, safe_text};
 use crate::observe::metrics::Metrics;
 pub(super) use calls::{Calls, Carrier, keep_open};
-pub(super) use failure::Failure;
+pub(super) use failure::{Failure, Fault};
 use handshake::Identity;
 use table::{LinkId, Links, Side};
 
@@ -240,15 +241,14 @@ impl Mesh {
     }
 
     /// Counts a peer that was not linked, and says so now and then.
-    pub(crate) fn failed(&self, failure: Failure, who: &str) {
+    pub(crate) fn failed(&self, fault: impl Into<Fault>, who: impl fmt::Display) {
+        let fault = fault.into();
         let family = &self.metrics.cluster_connect_failures_total;
-        family.with_label_values(&[failure.label()]).inc();
+        family.with_label_values(&[fault.failure.label()]).inc();
         limited!(
             warn,
             limit::CLUSTER_PEER_REFUSED,
-            "Cluster: no link with {}: {}",
-            safe_text(who),
-            failure.label()
+            "Cluster: no link with {who}: {fault}"
         );
     }
 

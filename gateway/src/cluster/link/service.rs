@@ -167,7 +167,7 @@ impl NodeService {
 
     /// Counts it, and lets the connection go once it was told.
     fn refuse(&self, failure: Failure, connection: &Connection) {
-        self.mesh.failed(failure, &connection.peer_ip().to_string());
+        self.mesh.failed(failure, connection.peer_ip());
         connection.signal(Signal::Drain);
     }
 }

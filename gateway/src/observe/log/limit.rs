@@ -28,7 +28,7 @@ pub static MANAGEMENT_PEER_REFUSED: LineLimit = LineLimit::per_second();
 /// `Server did not record the <event> stream status notice for <agent> ...`
 pub static NOTICE_UNACKNOWLEDGED: LineLimit = LineLimit::per_second();
 
-/// `Cluster: no link with <peer>: <reason>`
+/// `Cluster: no link with <peer>: <reason> ...`
 pub static CLUSTER_PEER_REFUSED: LineLimit = LineLimit::new(Duration::from_secs(60));
 /// `Cluster: a datagram from <address> was refused: <reason> ...`
 pub static CLUSTER_DATAGRAM_REFUSED: LineLimit = LineLimit::new(Duration::from_secs(60));
