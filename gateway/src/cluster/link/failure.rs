@@ -16,6 +16,8 @@ macro_rules! failures {
         }
 
         impl Failure {
+            /// How many there are.
+            pub(super) const COUNT: usize = [$($label),+].len();
             /// The values of the label `reason`.
             #[cfg(test)]
             pub(crate) const LABELS: &'static [&'static str] = &[$($label,)+];

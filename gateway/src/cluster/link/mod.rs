@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
@@ -28,12 +29,15 @@ use yuzu_proto::path;
 use super::secret::Keys;
 use crate::edge::Response;
 use crate::edge::connection::{Connection, Signal};
-use crate::observe::log::{limit, limited, safe_text};
+use crate::observe::log::{PerReason, limited, safe_text};
 use crate::observe::metrics::Metrics;
 pub(super) use calls::{Calls, Carrier, keep_open};
 pub(super) use failure::{Failure, Fault};
 use handshake::Identity;
 use table::{LinkId, Links, Side};
+
+/// Between two lines of one reason.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// What a link is used for once both sides have proven the secret.
 pub(crate) trait LinkUser: fmt::Debug + Send + Sync {
@@ -64,6 +68,8 @@ pub(crate) struct Mesh {
     left: watch::Sender<bool>,
     /// Rung when a link has come or gone.
     changed: Notify,
+    /// Which failures were told of.
+    told: PerReason<{ Failure::COUNT }>,
 }
 
 #[derive(Debug)]
@@ -112,6 +118,7 @@ impl Mesh {
             state: Mutex::new(state),
             left: watch::Sender::new(false),
             changed: Notify::new(),
+            told: PerReason::new(TELL_EVERY),
         })
     }
 
@@ -247,7 +254,7 @@ impl Mesh {
         family.with_label_values(&[fault.failure.label()]).inc();
         limited!(
             warn,
-            limit::CLUSTER_PEER_REFUSED,
+            self.told.of(fault.failure as usize),
             "Cluster: no link with {who}: {fault}"
         );
     }

@@ -16,7 +16,7 @@ use crate::cluster::addressees::{Addressees, Say};
 use crate::cluster::link::table::MAX_PEERS;
 use crate::cluster::seal::{MAX_DATAGRAM, Opener, Rejected, Said, Sealer};
 use crate::cluster::secret::{Keys, SenderId, random};
-use crate::observe::log::{limit, limited};
+use crate::observe::log::{PerReason, limited};
 use crate::observe::metrics::Metrics;
 use crate::system::{UdpSocket, since_epoch};
 
@@ -24,6 +24,8 @@ use crate::system::{UdpSocket, since_epoch};
 const MAX_SENDERS: usize = 4 * MAX_PEERS;
 /// Every node, by several addresses.
 const MAX_ADDRESSES: usize = 4 * MAX_PEERS;
+/// Between two lines of one reason.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 /// After an error of the socket.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -41,6 +43,8 @@ struct Shared {
     keys: Keys,
     opener: Mutex<Opener>,
     metrics: Arc<Metrics>,
+    /// Which reasons were told of.
+    told: PerReason<{ Rejected::LABELS.len() }>,
 }
 
 impl SealedTransport {
@@ -52,6 +56,7 @@ impl SealedTransport {
             keys,
             opener,
             metrics,
+            told: PerReason::new(TELL_EVERY),
         }))
     }
 
@@ -202,7 +207,7 @@ impl Shared {
         }
         limited!(
             warn,
-            limit::CLUSTER_DATAGRAM_REFUSED,
+            self.told.of(rejected as usize),
             "Cluster: a datagram from {from} was refused: {reason}. forged: is YUZU_GW_COOKIE the \
              same there? stale: do the clocks agree? version: is it the same release?"
         );
