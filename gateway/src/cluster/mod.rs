@@ -24,7 +24,7 @@ mod users;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chitchat::ChitchatHandle;
 use tokio::sync::{Notify, watch};
@@ -83,8 +83,6 @@ struct Parts {
     /// All that the seeds ever had.
     addresses: Mutex<Addresses>,
     seeds: watch::Sender<Sought>,
-    /// The address that peers are told to dial; unknown until this node joins.
-    told: OnceLock<String>,
     draining: AtomicBool,
     names: Names,
     public: Public,
@@ -148,7 +146,6 @@ impl Cluster {
             view: Mutex::new(view),
             addresses: Mutex::new(Addresses::new(config.cluster.max_lifetime_addrs)),
             seeds: watch::Sender::default(),
-            told: OnceLock::new(),
             draining: AtomicBool::new(false),
             names: names.clone(),
             public: Public::new(names.is_private(), config.cluster.dead_after, metrics),
@@ -257,10 +254,7 @@ async fn join(parts: Arc<Parts>) {
 async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
     let address = parts.own_address().await?;
     let mut labels = parts.labels(address);
-    labels
-        .peer
-        .iter()
-        .for_each(|told| drop(parts.told.set(told.clone())));
+    parts.mesh.is_at(labels.peer.as_deref().unwrap_or_default());
     let own = parts.mesh.own();
     let dead_after = parts.config.dead_after;
     let handle = engine::start(own, address, dead_after, &labels, &parts.transport).await?;

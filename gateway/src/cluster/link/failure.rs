@@ -67,7 +67,7 @@ failures! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) failure: Failure,
-    /// For the operator; empty where the reason says it all.
+    /// For the operator, without control characters; empty where the reason says it all.
     pub(super) why: String,
 }
 

@@ -17,7 +17,7 @@ pub(super) mod unary;
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::Request;
@@ -62,6 +62,8 @@ pub(crate) trait LinkUser: fmt::Debug + Send + Sync {
 pub(crate) struct Mesh {
     own: Identity,
     keys: Keys,
+    /// Where peers are told to dial this node; unknown until it joins.
+    address: OnceLock<String>,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
     /// Whether this node has left the cluster.
@@ -114,6 +116,7 @@ impl Mesh {
         Arc::new(Self {
             own,
             keys,
+            address: OnceLock::new(),
             metrics,
             state: Mutex::new(state),
             left: watch::Sender::new(false),
@@ -124,6 +127,16 @@ impl Mesh {
 
     pub(crate) fn own(&self) -> &Identity {
         &self.own
+    }
+
+    /// Where peers are told to dial this node; empty until that is known.
+    pub(crate) fn address(&self) -> &str {
+        self.address.get().map_or("", String::as_str)
+    }
+
+    /// It is known now, and stays.
+    pub(crate) fn is_at(&self, address: &str) {
+        let _ = self.address.set(address.to_owned());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -78,7 +78,7 @@ fn hello(name: &str) -> HelloRequest {
         }),
         nonce: vec![2; 32].into(),
         protocol: 1,
-        capabilities: Vec::new(),
+        ..HelloRequest::default()
     }
 }
 

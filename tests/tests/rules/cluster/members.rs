@@ -164,6 +164,7 @@ async fn mesh_5_a_restarted_node_comes_back_with_a_higher_incarnation() {
 
 #[tokio::test]
 async fn mesh_6_of_two_nodes_with_one_name_the_younger_serves_alone() {
+    let (log, _guard) = capture();
     let elder = Node::start(config("twin")).await;
     let witness = Node::join(config("witness"), &[&elder]).await;
     witness.lists(&["twin"]).await;
@@ -176,6 +177,12 @@ async fn mesh_6_of_two_nodes_with_one_name_the_younger_serves_alone() {
     });
     left.await.expect("the younger leaves");
     assert_eq!(younger.names().await, [""; 0]);
+    // Where the other one is found, and not only whence it called.
+    let found = format!(
+        "no link with 127.0.0.1: name_taken: it calls itself twin, at {}",
+        younger.address()
+    );
+    says(&log, &found).await;
     younger.counts("cluster_peers_connected", &[], 0.0).await;
     // It goes on serving, and the elder is not touched.
     let ready = http::get(younger.gateway.health_address(), "/readyz").await;
