@@ -12,6 +12,19 @@ use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 use super::failure::{Failure, Fault};
 use crate::observe::log::safe_text;
 
+/// What a peer may say of this node's certificate.
+const ALERTS: [AlertDescription; 9] = [
+    AlertDescription::CertificateRequired,
+    AlertDescription::UnknownCA,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::AccessDenied,
+    AlertDescription::DecryptError,
+];
+
 /// The handshake, as the side that dialled sees it.
 pub(super) fn failed(error: &io::Error) -> Fault {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
@@ -31,19 +44,15 @@ pub(super) fn failed(error: &io::Error) -> Fault {
 /// A connection that ended, if the peer's word on the handshake ended it: it judges a certificate when
 /// this side is through already.
 pub(super) fn ended(error: &hyper::Error) -> Option<Fault> {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<Error>() {
-            return Some(Failure::Tls.because(words(error)));
-        }
-        let inner = error.downcast_ref::<io::Error>();
-        let inner = inner.and_then(|error| error.get_ref()?.downcast_ref::<Error>());
-        if let Some(error) = inner {
-            return Some(Failure::Tls.because(words(error)));
-        }
-        cause = error.source();
-    }
-    None
+    let cause = error.source()?.downcast_ref::<io::Error>()?;
+    told(&cause.to_string())
+}
+
+/// HTTP/2 keeps the text of an error alone.
+fn told(text: &str) -> Option<Fault> {
+    let mut alerts = ALERTS.into_iter();
+    let alert = alerts.find(|alert| text == Error::AlertReceived(*alert).to_string())?;
+    Some(Failure::Tls.because(of_alert(alert)))
 }
 
 fn words(error: &Error) -> String {

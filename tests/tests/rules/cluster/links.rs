@@ -15,7 +15,8 @@ use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::certs::{Authority, Directory, Wish};
 use yuzu_tests::raw::{Connection, Options, Request, code};
 
-use super::{Node, OTHER_SECRET, SECRET, config, seed};
+use super::{Node, OTHER_SECRET, SECRET, config, says, seed};
+use crate::logs::capture;
 use crate::support::WHILE;
 
 const SECRET_FAILED: [(&str, &str); 1] = [("reason", "secret")];
@@ -161,9 +162,11 @@ impl Install {
         }
     }
 
-    fn files(&self, name: &str) -> (PathBuf, PathBuf, PathBuf) {
-        let leaf = self.authority.issue(Wish::host(name));
-        let (certificate, key) = self.directory.write_leaf(name, &leaf);
+    fn files(&self, name: &str, wish: Wish) -> (PathBuf, PathBuf, PathBuf) {
+        let leaf = self.authority.issue(wish);
+        let (certificate, key) = self
+            .directory
+            .write_leaf(&format!("{name}-{}", leaf.serial), &leaf);
         (
             certificate,
             key,
@@ -173,7 +176,12 @@ impl Install {
 
     /// A node whose links are mutual TLS.
     fn node(&self, name: &str) -> Config {
-        let (cert_file, key_file, ca_file) = self.files(name);
+        self.node_with(name, Wish::host(name))
+    }
+
+    /// With this certificate.
+    fn node_with(&self, name: &str, wish: Wish) -> Config {
+        let (cert_file, key_file, ca_file) = self.files(name, wish);
         let mut config = config(name);
         config.listeners[1].tls = Some(ListenerTls {
             cert_file: cert_file.clone(),
@@ -225,7 +233,60 @@ async fn mesh_2_a_node_with_a_foreign_certificate_is_counted_and_never_listed() 
     }
     assert_eq!(m.names().await, [""; 0]);
     assert_eq!(m.metric("cluster_peers_connected", &[]).await, 0.0);
+    // It has no seeds, and knows that there are two that it is not linked with.
+    m.counts("cluster_peers_expected", &[], 2.0).await;
+    assert_eq!(m.metric("cluster_peers_resolved", &[]).await, 0.0);
     drop(z);
+}
+
+/// The side that dials, which says what failed.
+async fn dialling_says(dialler: Config, dialled: Config, words: &str) {
+    let (log, _guard) = capture();
+    let z = Node::start(dialled).await;
+    let a = Node::join(dialler, &[&z]).await;
+    says(&log, words).await;
+    let text = log.text();
+    let who = format!("no link with z at {}: tls: ", z.address());
+    let told = |line: &&str| line.contains("WARN") && line.contains(&who) && line.contains(words);
+    assert!(text.lines().any(|line| told(&line)), "{text}");
+    let tls = [("reason", "tls")];
+    a.counts("cluster_connect_failures_total", &tls, 1.0).await;
+}
+
+#[tokio::test]
+async fn mesh_2_a_link_that_tls_fails_says_which_peer_and_what_to_do() {
+    let (install, foreign) = (Install::new("install"), Install::new("foreign"));
+    let host = Wish::host;
+    let (a, z) = (|| install.node("a"), || install.node("z"));
+    let mut plain = config("z");
+    plain.listeners[1].tls = None;
+    let cases = [
+        (
+            a(),
+            install.node_with("z", host("z").expired()),
+            "its certificate expired ",
+        ),
+        (
+            a(),
+            install.node_with("z", host("z").named("other.internal")),
+            "its certificate does not name localhost, but ",
+        ),
+        (
+            a(),
+            foreign.node("z"),
+            "from an issuer that is not in cluster.tls.ca_file",
+        ),
+        // The other side judges this one's when this one is through already.
+        (
+            install.node_with("a", host("a").expired()),
+            z(),
+            "it refuses the certificate of this node, cluster.tls.cert_file: it has expired",
+        ),
+        (a(), plain, "tls: it "),
+    ];
+    for (dialler, dialled, words) in cases {
+        Box::pin(dialling_says(dialler, dialled, words)).await;
+    }
 }
 
 #[tokio::test]

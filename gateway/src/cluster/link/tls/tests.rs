@@ -70,6 +70,15 @@ fn mesh_2_what_a_peer_finds_wrong_with_this_node_is_told_as_such() {
         let told = why(Error::AlertReceived(alert));
         assert!(told.contains(words), "{told}");
     }
+    // After the handshake there is its text alone.
+    let required = Error::AlertReceived(AlertDescription::CertificateRequired);
+    let fault = told(&required.to_string()).expect("an alert");
+    assert!(
+        fault.why.contains("it requires a certificate"),
+        "{}",
+        fault.why
+    );
+    assert_eq!(told("broken pipe"), None);
 }
 
 #[test]
