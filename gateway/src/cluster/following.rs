@@ -56,8 +56,18 @@ impl Parts {
             });
             view.settle(&linked)
         };
+        self.expect();
         self.tell(changes);
         self.name_public();
+    }
+
+    /// Shows how many others there ought to be. Seeds may be as few as one, or more than live; an
+    /// address of theirs may be a balancer's, so that it is never a member's.
+    pub(super) fn expect(&self) {
+        let heard = self.view().heard() as i64;
+        let metrics = &self.metrics;
+        let expected = heard.max(metrics.cluster_peers_resolved.get());
+        metrics.cluster_peers_expected.set(expected);
     }
 
     /// Follows which public nodes there are to be named (VIS-4).

@@ -121,6 +121,7 @@ impl Parts {
         };
         let peers = &seeking.tried.addresses;
         self.metrics.cluster_peers_resolved.set(peers.len() as i64);
+        self.expect();
         let known: HashSet<_> = self
             .view()
             .reachable()

@@ -23,6 +23,8 @@ async fn mesh_1_nodes_find_each_other_through_one_seed_and_link() {
     c.lists(&["a", "b"]).await;
     for node in [&a, &b, &c] {
         node.counts("cluster_peers_connected", &[], 2.0).await;
+        // Of which one at most is a seed.
+        node.counts("cluster_peers_expected", &[], 2.0).await;
         // One connection for each pair: nobody was refused as a second one.
         for reason in ["name_taken", "direction", "secret", "unexpected_node"] {
             let reason = [("reason", reason)];
@@ -86,6 +88,8 @@ async fn cluster_2_a_node_that_finds_nobody_says_so_with_its_seeds_and_when_that
     ];
     let alone = Node::start(alone).await;
     says(&log, "no other node was found").await;
+    let expected = alone.metric("cluster_peers_expected", &[]).await;
+    assert_eq!(expected, 1.0);
     let text = log.text();
     let mut lines = text.lines();
     let line = lines.find(|line| line.contains("no other node was found"));
