@@ -97,11 +97,15 @@ fn table(page: &Value) -> String {
         out.push_str(line.trim_end());
         out.push('\n');
     }
-    if page["state"] != "joined" {
-        out.push_str(&format!(
+    match &page["state"] {
+        Value::String(state) if state == "joined" => {}
+        Value::String(state) if state == "alone" => {
+            out.push_str("\nthis node is alone: no other is linked with it\n");
+        }
+        state => out.push_str(&format!(
             "\nthis node is not in the cluster: {}\n",
-            text(&page["state"])
-        ));
+            text(state)
+        )),
     }
     out
 }
@@ -152,5 +156,7 @@ a                192.0.2.1:9100  1.0.0    public      false     12        5
 bee (this node)  192.0.2.1:9100  1.0.0    public      false     12        5
 ";
         assert_eq!(table(&page), expected);
+        let page = json!({ "state": "alone", "members": [node("bee", true)] });
+        assert!(table(&page).ends_with("\nthis node is alone: no other is linked with it\n"));
     }
 }

@@ -223,6 +223,7 @@ fn hello(who: &Introduction) -> HelloRequest {
         nonce: vec![2; 32].into(),
         protocol: who.protocol,
         capabilities: who.capabilities.clone(),
+        address: String::new(),
     }
 }
 

@@ -4,24 +4,27 @@
 //! tells it of seeds and dials peers. A node without a listener for nodes has none of this. Must
 //! never make this node unready, nor know what links are used for.
 
+mod addressees;
 pub(crate) mod adjacency;
 mod announce;
 mod channels;
 mod dialling;
 mod events;
+mod following;
 mod link;
 mod members;
 mod public;
 mod seal;
 mod secret;
 mod seeds;
+mod seeking;
 mod status;
 mod users;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chitchat::ChitchatHandle;
 use tokio::sync::{Notify, watch};
@@ -42,7 +45,6 @@ use announce::Announcer;
 pub(crate) use channels::testing as channel_testing;
 pub(crate) use channels::{Acceptor, Channel, Channels, Lost, MAX_FRAME, Room, Share, holding};
 use link::dial::Dialler;
-use link::failure::Failure;
 pub(crate) use link::handshake::Identity as Peer;
 use link::handshake::{Identity, PROTOCOL};
 pub(crate) use link::service::NodeService;
@@ -50,11 +52,13 @@ use link::{LinkUser, Mesh};
 use members::engine;
 use members::gossip::{SealedTransport, unix_ms};
 use members::labels::Labels;
+use members::patience::Patience;
 use members::view::View;
 pub(crate) use public::Elsewhere;
 use public::Public;
 use secret::{Keys, random};
 use seeds::Addresses;
+use seeking::{Sought, seek};
 use users::Users;
 
 /// A clustered node's part of the cluster.
@@ -78,10 +82,7 @@ struct Parts {
     view: Mutex<View>,
     /// All that the seeds ever had.
     addresses: Mutex<Addresses>,
-    /// Addresses of the seeds at the last look.
-    seeds: watch::Sender<Vec<SocketAddr>>,
-    /// The address that peers are told to dial; unknown until this node joins.
-    told: OnceLock<String>,
+    seeds: watch::Sender<Sought>,
     draining: AtomicBool,
     names: Names,
     public: Public,
@@ -115,7 +116,10 @@ impl Cluster {
             instance: random(),
         };
         let keys = Keys::derive(secret);
-        let view = View::new((Arc::clone(&own.name), own.incarnation));
+        let view = View::new(
+            (Arc::clone(&own.name), own.incarnation),
+            config.cluster.dead_after,
+        );
         let transport = SealedTransport::new(gossip, keys.clone(), Arc::clone(metrics));
         let mesh = Mesh::new(own, keys, Arc::clone(metrics));
         let sharing = Sharing::new(registry, events, metrics, config.observe.metrics_per_peer);
@@ -142,7 +146,6 @@ impl Cluster {
             view: Mutex::new(view),
             addresses: Mutex::new(Addresses::new(config.cluster.max_lifetime_addrs)),
             seeds: watch::Sender::default(),
-            told: OnceLock::new(),
             draining: AtomicBool::new(false),
             names: names.clone(),
             public: Public::new(names.is_private(), config.cluster.dead_after, metrics),
@@ -229,29 +232,6 @@ impl Cluster {
     }
 }
 
-/// Looks the seeds up again and again (MESH-4).
-async fn seek(parts: Arc<Parts>) {
-    let seeds = parts.config.seeds();
-    let mut ticks = tokio::time::interval(parts.config.redial_interval);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let mut found = Vec::new();
-        for seed in &seeds {
-            match seeds::resolve(seed).await {
-                Some(resolved) => found.extend(resolved),
-                None => parts.mesh.failed(Failure::Resolve, &seed.to_string()),
-            }
-        }
-        let (admitted, refused) = parts.addresses().admit(found);
-        let metrics = &parts.metrics;
-        metrics
-            .cluster_address_cap_exceeded_total
-            .inc_by(refused as u64);
-        parts.seeds.send_replace(admitted);
-    }
-}
-
 /// Is a member, until the name turns out to be another's; then this node serves alone.
 async fn join(parts: Arc<Parts>) {
     while !parts.mesh.has_left() {
@@ -274,25 +254,35 @@ async fn join(parts: Arc<Parts>) {
 async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
     let address = parts.own_address().await?;
     let mut labels = parts.labels(address);
-    labels
-        .peer
-        .iter()
-        .for_each(|told| drop(parts.told.set(told.clone())));
+    parts.mesh.is_at(labels.peer.as_deref().unwrap_or_default());
     let own = parts.mesh.own();
     let dead_after = parts.config.dead_after;
     let handle = engine::start(own, address, dead_after, &labels, &parts.transport).await?;
-    info!(node = %safe_text(&*own.name), %address, "Cluster: joined");
+    info!(node = %safe_text(&*own.name), %address, "Cluster: started");
     let mut live = handle
         .with_chitchat(|engine| engine.live_nodes_watcher())
         .await;
     let mut seeds = parts.seeds.subscribe();
     seeds.mark_changed();
+    let mut seeking = parts.seeking();
     let mut links = JoinSet::new();
+    let mut pulse = tokio::time::interval(Patience::pace(dead_after));
+    pulse.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut ended = std::pin::pin!(handle.termination_watcher());
     loop {
         tokio::select! {
             ended = &mut ended => return ended,
             () = parts.relabel.notified() => {}
+            _ = pulse.tick() => {
+                parts.beat();
+                let patient = parts.view().is_patient();
+                // Nothing else tells that the term is over.
+                if patient && parts.look(&live.borrow()) {
+                    parts.dial(&mut links);
+                }
+                parts.tell_solitude(&mut seeking);
+                continue;
+            }
             () = parts.mesh.changed() => {
                 parts.settle();
                 continue;
@@ -313,8 +303,8 @@ async fn take_part(parts: &Arc<Parts>) -> anyhow::Result<()> {
             }
             changed = seeds.changed() => {
                 changed?;
-                let resolved = seeds.borrow_and_update().clone();
-                parts.seek_out(&handle, resolved, address)?;
+                let sought = seeds.borrow_and_update().clone();
+                parts.seek_out(&handle, sought, address, &mut seeking)?;
                 parts.dial(&mut links);
             }
         }
@@ -394,64 +384,7 @@ impl Parts {
             forwarded: forwarded as u64,
         }
     }
-
-    /// Follows what the engine believes. Whether somebody came.
-    fn look(&self, live: &LiveNodes) -> bool {
-        let own = self.mesh.own();
-        let others = live
-            .iter()
-            .filter_map(|(id, state)| engine::member(id, state))
-            .filter(|member| member.name != own.name || member.incarnation != own.incarnation);
-        let is_new = self.view().hear(others, &self.mesh.linked());
-        self.settle();
-        is_new
-    }
-
-    /// Follows which nodes are linked.
-    fn settle(&self) {
-        let linked = self.mesh.linked();
-        let changes = {
-            let mut view = self.view();
-            // Rows of a node outlive its link as long as it is heard of.
-            self.sharing.keep_only(|name, incarnation| {
-                linked.get(name) == Some(&incarnation) || view.hears(name, incarnation)
-            });
-            view.settle(&linked)
-        };
-        self.tell(changes);
-        self.name_public();
-    }
-
-    /// Follows which public nodes there are to be named (VIS-4).
-    fn name_public(&self) {
-        let may_be_named = !self.names.is_private() && !self.draining.load(Ordering::Relaxed);
-        let own = may_be_named.then_some(&self.mesh.own().name);
-        self.public.follow(own, self.view().members());
-    }
-
-    /// Gossips with the seeds that are not known to live.
-    fn seek_out(
-        &self,
-        handle: &ChitchatHandle,
-        resolved: Vec<SocketAddr>,
-        own: SocketAddr,
-    ) -> anyhow::Result<()> {
-        let is_own = |seed: &SocketAddr| *seed == own || seeds::is_own(*seed, own.port());
-        let peers: Vec<_> = resolved.into_iter().filter(|seed| !is_own(seed)).collect();
-        self.metrics.cluster_peers_resolved.set(peers.len() as i64);
-        let known: HashSet<_> = self
-            .view()
-            .reachable()
-            .map(|member| member.gossip)
-            .collect();
-        let unknown = peers.into_iter().filter(|seed| !known.contains(seed));
-        unknown
-            .take(link::table::MAX_PEERS)
-            .try_for_each(|seed| handle.gossip(seed))
-    }
 }
-
-type LiveNodes = std::collections::BTreeMap<chitchat::ChitchatId, chitchat::NodeState>;
 
 fn port_or(port: u16, default: u16) -> u16 {
     match port {

@@ -4,22 +4,29 @@
 //! them once. Pure: the time is an argument. Must never know what a payload says, nor keep anything
 //! of a datagram that does not open.
 //!
-//! A datagram is `version, sender, counter, sent at, part, parts` and the sealed bytes; what stands
-//! in front is authenticated with them. A sender is one life of one process. Of each the counters
-//! that were seen are remembered, in a window; what is older than that or than [`MAX_AGE`] is
-//! refused, so a datagram of before this node's own start does not count either once it is
-//! a minute old.
+//! A datagram is `version, kind, sender, addressee, counter, sent at, part, parts` and the sealed
+//! bytes; what stands in front is authenticated with them. A sender is one life of one process, and so
+//! is an addressee: nobody else takes it. Who has not heard of a node yet greets whoever is at its
+//! address, which says nothing else, and learns the addressee from the answer, which is as large as the
+//! greeting. Of each sender the counters that were seen are remembered, in a window; what is older than
+//! that or than [`MAX_AGE`] is refused.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use ring::aead::{Aad, LessSafeKey, Nonce};
 
+use super::addressees::Token;
 use super::secret::{Keys, SenderId};
 
-const VERSION: u8 = 1;
+/// Version 1 had neither kind nor addressee. No node speaks both.
+const VERSION: u8 = 2;
+/// Of other versions, so that a stray datagram is not taken for one.
+const OTHER_VERSIONS: std::ops::RangeInclusive<u8> = 1..=15;
 /// In front of the sealed bytes.
-const HEADER: usize = 1 + 16 + 8 + 8 + 1 + 1;
+const HEADER: usize = 1 + 1 + 16 + 16 + 8 + 8 + 1 + 1;
+/// Who is greeted.
+const ANYBODY: SenderId = [0; 16];
 const TAG: usize = 16;
 /// Payload of one datagram.
 pub(crate) const PART: usize = 32 << 10;
@@ -32,28 +39,56 @@ pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
 /// Counters behind the highest one that may still come.
 const WINDOW: u64 = 128;
 
+/// What a datagram is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A payload, or a part of one.
+    Payload,
+    /// Asks whoever gets it who he is.
+    Greeting,
+    /// Its sender is who was greeted.
+    Answer,
+}
+
+/// What a peer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// A whole payload.
+    Payload(Vec<u8>),
+    /// It asks who is there; see [`Sealer::answer`].
+    Greeting(Token),
+    /// It is the one that was greeted so.
+    Answer(Token),
+}
+
 /// Why a datagram was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejected {
     /// It is no datagram of this contract.
     Malformed,
+    /// It is one of another version of the contract.
+    Version,
     /// It was not sealed with this secret, or was changed on its way.
     Forged,
     /// It came before, or is too far behind those that did.
     Replayed,
     /// It was sent longer ago than [`MAX_AGE`], or is from the future.
     Stale,
+    /// It was sealed for another node, or for an earlier life of this one.
+    Misaddressed,
     /// It is good, but too many senders are remembered.
     TooManySenders,
 }
 
 impl Rejected {
     /// All of them, as labels.
-    pub(crate) const LABELS: [&'static str; 5] = [
+    pub(crate) const LABELS: [&'static str; 7] = [
         "malformed",
+        "version",
         "forged",
         "replayed",
         "stale",
+        "misaddressed",
         "too_many_senders",
     ];
 
@@ -79,9 +114,34 @@ impl Sealer {
         }
     }
 
-    /// The datagrams of `payload`, in the order in which they are to be sent; `None` when it is too
-    /// large.
-    pub(crate) fn seal(&mut self, payload: &[u8], now_ms: u64) -> Option<Vec<Vec<u8>>> {
+    /// Who it is to others.
+    pub(crate) fn sender(&self) -> SenderId {
+        self.sender
+    }
+
+    /// Asks whoever gets it who he is.
+    pub(crate) fn greet(&mut self, token: Token, now_ms: u64) -> Vec<u8> {
+        self.seal_part(
+            (Kind::Greeting, &ANYBODY),
+            &token.to_be_bytes(),
+            (0, 1),
+            now_ms,
+        )
+    }
+
+    /// Answers a greeting of `to`.
+    pub(crate) fn answer(&mut self, to: &SenderId, token: Token, now_ms: u64) -> Vec<u8> {
+        self.seal_part((Kind::Answer, to), &token.to_be_bytes(), (0, 1), now_ms)
+    }
+
+    /// The datagrams of `payload` for `to`, in the order in which they are to be sent; `None` when it
+    /// is too large.
+    pub(crate) fn seal(
+        &mut self,
+        to: &SenderId,
+        payload: &[u8],
+        now_ms: u64,
+    ) -> Option<Vec<Vec<u8>>> {
         let parts = payload.len().div_ceil(PART).max(1);
         if parts > MAX_PARTS {
             return None;
@@ -89,17 +149,29 @@ impl Sealer {
         let mut chunks = payload.chunks(PART);
         let sealed = (0..parts).map(|part| {
             let chunk = chunks.next().unwrap_or_default();
-            self.seal_part(chunk, part as u8, parts as u8, now_ms)
+            self.seal_part(
+                (Kind::Payload, to),
+                chunk,
+                (part as u8, parts as u8),
+                now_ms,
+            )
         });
         Some(sealed.collect())
     }
 
-    fn seal_part(&mut self, chunk: &[u8], part: u8, parts: u8, now_ms: u64) -> Vec<u8> {
+    fn seal_part(
+        &mut self,
+        (kind, to): (Kind, &SenderId),
+        chunk: &[u8],
+        (part, parts): (u8, u8),
+        now_ms: u64,
+    ) -> Vec<u8> {
         let counter = self.next;
         self.next += 1;
         let mut datagram = Vec::with_capacity(HEADER + chunk.len() + TAG);
-        datagram.push(VERSION);
+        datagram.extend_from_slice(&[VERSION, kind as u8]);
         datagram.extend_from_slice(&self.sender);
+        datagram.extend_from_slice(to);
         datagram.extend_from_slice(&counter.to_be_bytes());
         datagram.extend_from_slice(&now_ms.to_be_bytes());
         datagram.extend_from_slice(&[part, parts]);
@@ -140,7 +212,9 @@ struct Sender {
 
 /// What stands in front of a datagram.
 struct Header {
+    kind: Kind,
     sender: SenderId,
+    addressee: SenderId,
     counter: u64,
     sent_ms: u64,
     part: u8,
@@ -148,18 +222,28 @@ struct Header {
 }
 
 impl Header {
+    /// `None`: it is no datagram of this version.
     fn read(datagram: &[u8]) -> Option<Self> {
         if datagram.len() < HEADER + TAG || datagram.len() > MAX_DATAGRAM {
             return None;
         }
-        let (version, rest) = datagram.split_first()?;
+        let ([version, kind], rest) = datagram.split_first_chunk()?;
         let (sender, rest) = rest.split_first_chunk()?;
+        let (addressee, rest) = rest.split_first_chunk()?;
         let (counter, rest) = rest.split_first_chunk()?;
         let (sent_ms, rest) = rest.split_first_chunk()?;
         let ([part, parts], _) = rest.split_first_chunk()?;
         let fits = *version == VERSION && part < parts && usize::from(*parts) <= MAX_PARTS;
-        fits.then(|| Self {
+        let kind = match (fits, kind) {
+            (true, 0) => Kind::Payload,
+            (true, 1) => Kind::Greeting,
+            (true, 2) => Kind::Answer,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
             sender: *sender,
+            addressee: *addressee,
             counter: u64::from_be_bytes(*counter),
             sent_ms: u64::from_be_bytes(*sent_ms),
             part: *part,
@@ -178,16 +262,18 @@ impl Opener {
         }
     }
 
-    /// The payload that is complete with this datagram, if one is. The buffer is overwritten.
+    /// What this datagram says to `own`, and who says it; `None`: it is the first part of a payload. The
+    /// buffer is overwritten.
     ///
     /// # Errors
     /// It must not be believed; nothing of it is kept.
     pub(crate) fn open(
         &mut self,
         datagram: &mut [u8],
+        own: &SenderId,
         now_ms: u64,
-    ) -> Result<Option<Vec<u8>>, Rejected> {
-        let header = Header::read(datagram).ok_or(Rejected::Malformed)?;
+    ) -> Result<Option<(SenderId, Said)>, Rejected> {
+        let header = Header::read(datagram).ok_or_else(|| foreign(datagram))?;
         let known = self.senders.get(&header.sender);
         if known.is_some_and(|sender| !sender.is_fresh(header.counter)) {
             return Err(Rejected::Replayed);
@@ -199,13 +285,28 @@ impl Opener {
         if header.sent_ms.abs_diff(now_ms) > MAX_AGE.as_millis() as u64 {
             return Err(Rejected::Stale);
         }
+        let addressee = match header.kind {
+            Kind::Greeting => &ANYBODY,
+            Kind::Payload | Kind::Answer => own,
+        };
+        if header.addressee != *addressee {
+            return Err(Rejected::Misaddressed);
+        }
         if let Some(key) = made {
             self.make_room(now_ms)?;
             self.senders
                 .insert(header.sender, Sender::new(key, &header));
         }
         let sender = self.senders.get_mut(&header.sender);
-        Ok(sender.and_then(|sender| sender.take(&header, plain)))
+        let Some(plain) = sender.and_then(|sender| sender.take(&header, plain)) else {
+            return Ok(None);
+        };
+        let said = match header.kind {
+            Kind::Payload => Said::Payload(plain),
+            Kind::Greeting => Said::Greeting(token(&plain)?),
+            Kind::Answer => Said::Answer(token(&plain)?),
+        };
+        Ok(Some((header.sender, said)))
     }
 
     /// Forgets senders none of whose datagrams would pass any more. Others must stay: a forgotten
@@ -220,6 +321,20 @@ impl Opener {
             false => Err(Rejected::TooManySenders),
         }
     }
+}
+
+/// What is no datagram of this version.
+fn foreign(datagram: &[u8]) -> Rejected {
+    let first = datagram.first();
+    match first.is_some_and(|first| *first != VERSION && OTHER_VERSIONS.contains(first)) {
+        true => Rejected::Version,
+        false => Rejected::Malformed,
+    }
+}
+
+fn token(plain: &[u8]) -> Result<Token, Rejected> {
+    let bytes = plain.try_into().map_err(|_| Rejected::Malformed)?;
+    Ok(Token::from_be_bytes(bytes))
 }
 
 fn decrypt<'d>(

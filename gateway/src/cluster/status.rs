@@ -23,7 +23,7 @@ impl Parts {
             "name": &*own.name,
             "incarnation": own.incarnation,
             "self": true,
-            "address": self.told.get(),
+            "address": Some(self.mesh.address()).filter(|address| !address.is_empty()),
             "version": env!("CARGO_PKG_VERSION"),
             "protocol": super::PROTOCOL,
             "visibility": visibility(self.names.is_private()),
@@ -35,12 +35,13 @@ impl Parts {
         }));
         let state = match self.mesh.has_left() {
             true => "left: the name belongs to an older node",
+            false if members.len() == 1 => "alone",
             false => "joined",
         };
         let page = json!({
             "node": &*own.name,
             "state": state,
-            "seed_addresses": self.seeds.borrow().len(),
+            "seed_addresses": self.seeds.borrow().addresses.len(),
             "members": members,
         });
         Reply::json(StatusCode::OK, &page)

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 
+use super::link::failure::Failure;
 use super::*;
 
 #[test]

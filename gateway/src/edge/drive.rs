@@ -18,6 +18,7 @@ use tracing::debug;
 use super::close::CloseReason;
 use super::connection::{Connection, Signal, Verdict};
 use super::flood;
+use super::late::SecondLook;
 use super::tasks::{Tasks, Woken};
 
 /// An idle peer that was sent GOAWAY has this long to leave by itself.
@@ -39,6 +40,7 @@ pub(super) async fn drive<C>(
         served,
         connection,
         check: pin!(sleep_until(connection.first_check())),
+        look: SecondLook::default(),
         seen: Signal::Serve,
         leaving: None,
         served_woken: Woken::of(connection),
@@ -88,6 +90,7 @@ struct Driver<'a, C> {
     connection: &'a Arc<Connection>,
     /// When it is judged next.
     check: Pin<&'a mut Sleep>,
+    look: SecondLook,
     seen: Signal,
     /// Why it was sent GOAWAY by its verdict.
     leaving: Option<CloseReason>,
@@ -109,7 +112,13 @@ impl<C: GracefulConnection> Driver<'_, C> {
         // A timer costs more than a look whether it has gone off.
         let check_woken = self.check_woken.take();
         while check_woken && self.check.as_mut().poll(for_check).is_ready() {
-            match self.connection.verdict(Instant::now()) {
+            let now = Instant::now();
+            let due = self.check.deadline().into_std();
+            if let Some(later) = self.look.at(due, now.into_std()) {
+                self.check.as_mut().reset(later.into());
+                continue;
+            }
+            match self.connection.verdict(now) {
                 // What it subscribes meanwhile comes too late: its calls would go elsewhere.
                 _ if self.leaving == Some(CloseReason::Unregistered) => return Poll::Ready(()),
                 // A peer that lives is told, so that it sends no call into a closed socket.

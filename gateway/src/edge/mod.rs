@@ -17,6 +17,7 @@ mod drive;
 pub(crate) mod flood;
 pub(crate) mod grpc;
 pub(crate) mod io;
+mod late;
 pub(crate) mod listener;
 pub(crate) mod origin;
 pub(crate) mod pause;
@@ -29,7 +30,7 @@ mod tasks;
 pub(crate) mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
-mod timer;
+pub(crate) mod timer;
 pub(crate) mod tls;
 
 use std::future::Future;

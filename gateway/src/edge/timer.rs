@@ -3,7 +3,8 @@
 //! hyper polls the timer of its keep-alive each time that a connection is run, which is twice for a
 //! command and its answer, and it goes off once in minutes. tokio's own timer registers the waker
 //! anew each time, in memory that nothing else of a command touches. Responsible for going off in
-//! time, and for costing no more than a look at the clock until then.
+//! time, for a moment more when it goes off late, so that what waits in the socket is read before a
+//! peer is taken for silent, and for costing no more than a look at the clock until then.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,9 +14,11 @@ use std::time::Duration;
 use hyper::rt::{Sleep, Timer};
 use tokio::time::Instant;
 
+use super::late::SecondLook;
+
 /// tokio's timer, polled when it may have gone off.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LazyTimer;
+pub(crate) struct LazyTimer;
 
 impl Timer for LazyTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
@@ -42,6 +45,7 @@ struct LazySleep {
     deadline: Instant,
     /// Whom `sleep` wakes at the deadline; none: it is not registered.
     wakes: Option<Waker>,
+    look: SecondLook,
     sleep: Pin<Box<tokio::time::Sleep>>,
 }
 
@@ -50,11 +54,17 @@ impl LazySleep {
         Self {
             deadline,
             wakes: None,
+            look: SecondLook::default(),
             sleep: Box::pin(tokio::time::sleep_until(deadline)),
         }
     }
 
     fn reset(&mut self, deadline: Instant) {
+        self.look = SecondLook::default();
+        self.put_off(deadline);
+    }
+
+    fn put_off(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.wakes = None;
         self.sleep.as_mut().reset(deadline);
@@ -70,7 +80,14 @@ impl Future for LazySleep {
         {
             return Poll::Pending;
         }
-        let polled = self.sleep.as_mut().poll(cx);
+        let mut polled = self.sleep.as_mut().poll(cx);
+        if polled.is_ready() {
+            let (due, now) = (self.deadline.into_std(), Instant::now().into_std());
+            if let Some(later) = self.look.at(due, now) {
+                self.put_off(later.into());
+                polled = self.sleep.as_mut().poll(cx);
+            }
+        }
         self.wakes = polled.is_pending().then(|| cx.waker().clone());
         polled
     }
@@ -136,8 +153,21 @@ mod tests {
         assert_eq!(woken.times(), 0);
         LazyTimer.reset(&mut sleep, LazyTimer.now() + SECOND / 10);
         assert!(!poll(&mut sleep, &woken));
-        tokio::time::sleep(SECOND / 5).await;
+        tokio::time::sleep(SECOND / 10 + SECOND / 100).await;
         assert_eq!(woken.times(), 1);
         assert!(poll(&mut sleep, &woken));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mesh_5_a_timer_that_is_late_gives_what_waits_a_moment() {
+        let start = Instant::now();
+        let mut sleep = LazyTimer.sleep(SECOND);
+        // Nothing runs until long after.
+        tokio::time::advance(4 * SECOND).await;
+        sleep.as_mut().await;
+        assert_eq!(start.elapsed().as_millis(), 4_100);
+        LazyTimer.reset(&mut sleep, LazyTimer.now() + SECOND);
+        sleep.await;
+        assert_eq!(start.elapsed().as_millis(), 5_100);
     }
 }

@@ -32,7 +32,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
-pub use limit::limited;
+pub use limit::{PerReason, limited};
 pub use text::{MAX_TEXT_BYTES, SafeText, safe_text};
 
 use crate::config::LogFormat;

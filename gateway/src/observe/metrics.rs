@@ -316,6 +316,8 @@ families! {
 
     /// Addresses of other gateways that the seeds have at the latest look
     cluster_peers_resolved: IntGauge = node_gauge();
+    /// Other gateways that this one hears of, or addresses of its seeds where those are more
+    cluster_peers_expected: IntGauge = node_gauge();
     /// Other gateways that this one has a proven connection with
     cluster_peers_connected: IntGauge = node_gauge();
     /// Other gateways that were not linked, by reason
@@ -342,9 +344,11 @@ families! {
         &["reason"],
         &[
             &["malformed"],
+            &["version"],
             &["forged"],
             &["replayed"],
             &["stale"],
+            &["misaddressed"],
             &["too_many_senders"],
         ]
     );

@@ -1,6 +1,7 @@
 //! Several nodes: MESH and CLUSTER.
 
 mod adjacency;
+mod aside;
 mod forward;
 mod links;
 mod members;
@@ -20,6 +21,27 @@ use yuzu_server_stub::{Rpc, State, StubServer};
 use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::http;
 use yuzu_tests::testbed::scrape;
+
+use crate::logs::Log;
+
+const SECRET: &str = "the secret of this cluster, 32 characters";
+const OTHER_SECRET: &str = "another secret, which is as long as that";
+
+/// What the page says of a node that has left.
+const LEFT: &str = "left: the name belongs to an older node";
+
+/// Between two looks at what is to become true.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Waits until a line of the log has this text.
+async fn says(log: &Log, text: &str) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !log.text().contains(text) {
+            tokio::time::sleep(LOOK).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{text:?} is not in\n{}", log.text());
+}
 
 /// Waits until the server has been told so, by the notices that it had, in their order.
 async fn told(
@@ -41,12 +63,6 @@ fn notices_of(state: &State) -> Vec<StreamStatusNotification> {
     let received = state.received(Rpc::NotifyStreamStatus);
     received.filter_map(|one| one.stream_status()).collect()
 }
-
-const SECRET: &str = "the secret of this cluster, 32 characters";
-const OTHER_SECRET: &str = "another secret, which is as long as that";
-
-/// Between two looks at what is to become true.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// A node without a server, told of by nobody.
 fn config(name: &str) -> Config {
@@ -152,7 +168,7 @@ impl Node {
 
     /// Waits until it has found that another node has its name.
     async fn leaves(&self) {
-        let is_so = |page: &Value| page["state"] != "joined";
+        let is_so = |page: &Value| page["state"] == LEFT;
         self.shows("that it has left", is_so).await;
     }
 

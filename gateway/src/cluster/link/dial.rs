@@ -3,6 +3,7 @@
 //! Responsible for one attempt within its time, and for the connection until it ends. Must never try
 //! again, nor use a connection whose peer has not proven itself.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
@@ -24,12 +25,13 @@ use yuzu_proto::node::v1::ProveResponse;
 use yuzu_proto::path;
 
 use super::calls::Calls;
-use super::failure::Failure;
+use super::failure::{Failure, Fault};
 use super::handshake::{Binding, Dialling, Identity};
 use super::table::Side;
-use super::{Closer, LinkUser, Mesh, unary};
+use super::{Closer, LinkUser, Mesh, tls, unary};
 use crate::cluster::secret::random;
 use crate::config::{ClusterTls, Endpoint};
+use crate::edge::timer::LazyTimer;
 use crate::observe::log::safe_text;
 use crate::pki::{self, Credentials, Snapshot};
 use crate::system::{TcpStream, lookup_host, spawn_blocking};
@@ -52,6 +54,17 @@ pub(crate) struct Target {
     pub(crate) is_stopping: bool,
 }
 
+/// As a line of the log names it.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        safe_text(&*self.name).fmt(f)?;
+        match &self.address {
+            Some(address) => write!(f, " at {}", safe_text(&address.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
 /// How this node dials.
 #[derive(Debug)]
 pub(crate) struct Dialler {
@@ -63,7 +76,8 @@ pub(crate) struct Dialler {
     pub(crate) user: Arc<dyn LinkUser>,
 }
 
-type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Moves frames until the connection ends; a fault, if TLS ended it.
+type Driver = Pin<Box<dyn Future<Output = Option<Fault>> + Send>>;
 /// A proven peer, its connection and what moves the frames of it.
 type Connected = (Identity, Calls, Driver);
 
@@ -72,16 +86,16 @@ impl Dialler {
     /// it is that of a peer that stops.
     pub(crate) async fn link(&self, target: &Target) -> bool {
         let outcome = timeout(PATIENCE, self.connect(target)).await;
-        let (peer, calls, driver) = match outcome.unwrap_or(Err(Failure::Timeout)) {
+        let (peer, calls, driver) = match outcome.unwrap_or(Err(Failure::Timeout.into())) {
             Ok(Some(connected)) => connected,
             // It met itself, at an address that was told in an earlier life.
             Ok(None) => return false,
-            Err(failure) if target.is_stopping => {
-                debug!(node = %safe_text(&*target.name), ?failure, "no link with a peer that stops");
+            Err(fault) if target.is_stopping => {
+                debug!(node = %safe_text(&*target.name), ?fault, "no link with a peer that stops");
                 return false;
             }
-            Err(failure) => {
-                self.mesh.failed(failure, &target.name);
+            Err(fault) => {
+                self.mesh.failed(fault, target);
                 return false;
             }
         };
@@ -92,7 +106,7 @@ impl Dialler {
         match link {
             Ok(_link) => {
                 tokio::select! {
-                    () = driver => {}
+                    _ = driver => {}
                     () = calls.stuck() => {
                         warn!(node = %safe_text(&*peer.name), "Cluster: the peer takes nothing of what it is sent");
                     }
@@ -103,13 +117,13 @@ impl Dialler {
                 true
             }
             Err(failure) => {
-                self.mesh.failed(failure, &target.name);
+                self.mesh.failed(failure, target);
                 false
             }
         }
     }
 
-    async fn connect(&self, target: &Target) -> Result<Option<Connected>, Failure> {
+    async fn connect(&self, target: &Target) -> Result<Option<Connected>, Fault> {
         let address = target.address.as_ref().ok_or(Failure::Resolve)?;
         let stream = tcp(address).await?;
         match self.tls.is_set() {
@@ -121,7 +135,8 @@ impl Dialler {
                         .get_ref()
                         .1
                         .export_keying_material([0; 32], BINDING_LABEL, None);
-                let binding = exported.map_err(|_| Failure::Tls)?;
+                let binding = exported
+                    .map_err(|_| Failure::Tls.because("the connection has no keys".to_owned()))?;
                 self.prove(stream, Some(binding), target).await
             }
         }
@@ -132,26 +147,26 @@ impl Dialler {
         &self,
         stream: TcpStream,
         address: &Endpoint,
-    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Failure> {
+    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Fault> {
         let files = self.tls.clone();
         let config = spawn_blocking(move || client_config(&files)).await;
         let config = config.map_err(|_| Failure::Tls)?.map_err(|fault| {
             tracing::error!("Cluster: no peer can be dialled: {fault}");
-            Failure::Tls
+            Failure::Tls.because(fault)
         })?;
         let name = match self.tls.server_name.is_empty() {
             true => &address.host,
             false => &self.tls.server_name,
         };
         let name = ServerName::try_from(name.trim_end_matches('.').to_owned());
-        let name = name.map_err(|_| Failure::Tls)?;
+        let name = name.map_err(|_| {
+            let why = "its address is no name that a certificate can have";
+            Failure::Tls.because(why.to_owned())
+        })?;
         let connected = TlsConnector::from(Arc::new(config))
             .connect(name, stream)
             .await;
-        connected.map_err(|error| {
-            debug!(%error, "TLS to a peer failed");
-            Failure::Tls
-        })
+        connected.map_err(|error| tls::failed(&error))
     }
 
     /// HTTP/2, then the handshake.
@@ -160,12 +175,12 @@ impl Dialler {
         stream: S,
         binding: Binding,
         target: &Target,
-    ) -> Result<Option<Connected>, Failure>
+    ) -> Result<Option<Connected>, Fault>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (mut calls, connection) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
+            .timer(LazyTimer)
             .keep_alive_interval(self.patience / 3)
             .keep_alive_timeout(self.patience / 2)
             .keep_alive_while_idle(true)
@@ -173,22 +188,29 @@ impl Dialler {
             .await
             .map_err(|_| Failure::Refused)?;
         let mut driver: Driver = Box::pin(async move {
-            if let Err(error) = connection.await {
-                debug!(%error, "the connection to a peer ended");
-            }
+            let error = connection.await.err()?;
+            debug!(%error, "the connection to a peer ended");
+            tls::ended(&error)
         });
-        let peer = {
+        let (outcome, ended) = {
             let mut shake = pin!(self.shake(&mut calls, binding, target));
             tokio::select! {
-                peer = &mut shake => peer?,
+                outcome = &mut shake => (outcome, None),
                 // What the peer refuses with comes right before the end.
-                () = &mut driver => return match shake.now_or_never() {
-                    Some(Err(failure)) => Err(failure),
-                    _ => Err(Failure::Refused),
-                },
+                ended = &mut driver => {
+                    let outcome = shake.now_or_never().unwrap_or(Err(Failure::Refused));
+                    (outcome.and(Err(Failure::Refused)), Some(ended))
+                }
             }
         };
-        Ok(peer.map(|peer| (peer, Calls::new(calls), driver)))
+        match outcome {
+            Ok(peer) => Ok(peer.map(|peer| (peer, Calls::new(calls), driver))),
+            Err(Failure::Refused) => {
+                let ended = ended.or_else(|| driver.now_or_never());
+                Err(ended.flatten().unwrap_or(Failure::Refused.into()))
+            }
+            Err(failure) => Err(failure.into()),
+        }
     }
 
     async fn shake(
@@ -198,7 +220,7 @@ impl Dialler {
         target: &Target,
     ) -> Result<Option<Identity>, Failure> {
         let mesh = &self.mesh;
-        let (dialling, hello) = Dialling::begin(&mesh.own, random(), binding);
+        let (dialling, hello) = Dialling::begin(&mesh.own, mesh.address(), random(), binding)?;
         let answer = unary::call(calls, path::NODE_HELLO, &hello).await?;
         let (peer, prove) = dialling.answered(&answer, &mesh.keys)?;
         if peer.instance == mesh.own.instance {

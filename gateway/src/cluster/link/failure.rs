@@ -1,7 +1,9 @@
 //! Why a link to a peer does not come about, or is refused.
 //!
-//! Responsible for the closed set of reasons and for how a peer is told. Must never hold a peer's
-//! words.
+//! Responsible for the closed set of reasons, for how a peer is told and for how the log is. Must never
+//! hold a peer's words.
+
+use std::fmt;
 
 use tonic::{Code, Status};
 
@@ -14,6 +16,8 @@ macro_rules! failures {
         }
 
         impl Failure {
+            /// How many there are.
+            pub(super) const COUNT: usize = [$($label),+].len();
             /// The values of the label `reason`.
             #[cfg(test)]
             pub(crate) const LABELS: &'static [&'static str] = &[$($label,)+];
@@ -59,7 +63,36 @@ failures! {
     Left = "left", Unavailable, "this node is not in the cluster";
 }
 
+/// A failure, and what there is to say about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) failure: Failure,
+    /// For the operator, without control characters; empty where the reason says it all.
+    pub(super) why: String,
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        failure.because(String::new())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.failure.label())?;
+        match self.why.is_empty() {
+            true => Ok(()),
+            false => write!(f, ": {}", self.why),
+        }
+    }
+}
+
 impl Failure {
+    /// With the words of this side.
+    pub(super) fn because(self, why: String) -> Fault {
+        Fault { failure: self, why }
+    }
+
     /// What a peer's status says, as far as this side can tell.
     pub(super) fn told(status: &Status) -> Self {
         match status.code() {

@@ -5,7 +5,7 @@
 //! proof.
 //!
 //! A proof is an HMAC over everything that both sides said: names, incarnations, instances, nonces,
-//! versions, capabilities, the role, and on TLS the keying material of this very connection. So a
+//! versions, capabilities, the dialler's address, the role, and on TLS the keying material of this very connection. So a
 //! proof is of no use on another connection, to another node, or thrown back at its maker.
 
 use std::sync::Arc;
@@ -27,6 +27,7 @@ const NONCE: usize = 32;
 const MAX_CAPABILITIES: usize = 64;
 const MAX_NAME: usize = 255;
 const MAX_CAPABILITY: usize = 64;
+const MAX_ADDRESS: usize = 260;
 
 /// Fresh for each handshake.
 pub(crate) type Nonce = [u8; NONCE];
@@ -85,6 +86,8 @@ struct Said {
     node: Identity,
     nonce: Nonce,
     capabilities: Vec<String>,
+    /// Of the side that dials, if it knows its own.
+    address: String,
 }
 
 impl Said {
@@ -93,7 +96,16 @@ impl Said {
             node: node.clone(),
             nonce,
             capabilities: CAPABILITIES.map(str::to_owned).to_vec(),
+            address: String::new(),
         }
+    }
+
+    fn at(mut self, address: &str) -> Result<Self, Failure> {
+        if address.len() > MAX_ADDRESS || address.chars().any(char::is_control) {
+            return Err(Failure::Protocol);
+        }
+        self.address = address.to_owned();
+        Ok(self)
     }
 
     fn heard(
@@ -113,6 +125,7 @@ impl Said {
             node: Identity::heard(node)?,
             nonce: nonce.try_into().map_err(|_| Failure::Protocol)?,
             capabilities: capabilities.to_vec(),
+            address: String::new(),
         })
     }
 
@@ -126,6 +139,9 @@ impl Said {
         put(out, &(self.capabilities.len() as u32).to_be_bytes());
         for capability in &self.capabilities {
             put(out, capability.as_bytes());
+        }
+        if !self.address.is_empty() {
+            put(out, self.address.as_bytes());
         }
     }
 }
@@ -182,15 +198,25 @@ pub(crate) struct Dialling {
 }
 
 impl Dialling {
-    pub(crate) fn begin(own: &Identity, nonce: Nonce, binding: Binding) -> (Self, HelloRequest) {
-        let said = Said::by(own, nonce);
+    /// `address` is where this node is dialled; empty while it is unknown.
+    ///
+    /// # Errors
+    /// It is no address.
+    pub(crate) fn begin(
+        own: &Identity,
+        address: &str,
+        nonce: Nonce,
+        binding: Binding,
+    ) -> Result<(Self, HelloRequest), Failure> {
+        let said = Said::by(own, nonce).at(address)?;
         let hello = HelloRequest {
             node: Some(own.told()),
             nonce: nonce.to_vec().into(),
             protocol: PROTOCOL,
             capabilities: said.capabilities.clone(),
+            address: said.address.clone(),
         };
-        (Self { said, binding }, hello)
+        Ok((Self { said, binding }, hello))
     }
 
     /// Judges the other side, and proves this one only if it is good.
@@ -244,7 +270,8 @@ impl Dialled {
                 &hello.nonce,
                 hello.protocol,
                 &hello.capabilities,
-            )?,
+            )?
+            .at(&hello.address)?,
             dialled: Said::by(own, nonce),
             binding,
         };
@@ -258,13 +285,18 @@ impl Dialled {
         Ok((Self { transcript }, answer))
     }
 
-    /// Judges the other side.
+    /// Judges the other side: who it is, and where it says that it is dialled, if it does.
     ///
     /// # Errors
     /// Nothing of what it said may be believed.
-    pub(crate) fn proven(self, prove: &ProveRequest, keys: &Keys) -> Result<Identity, Failure> {
+    pub(crate) fn proven(
+        self,
+        prove: &ProveRequest,
+        keys: &Keys,
+    ) -> Result<(Identity, String), Failure> {
         self.transcript.judge(Role::Dialler, keys, &prove.proof)?;
-        Ok(self.transcript.dialler.node)
+        let dialler = self.transcript.dialler;
+        Ok((dialler.node, dialler.address))
     }
 }
 

@@ -11,12 +11,14 @@ pub(super) mod handshake;
 pub(super) mod messages;
 pub(super) mod service;
 pub(super) mod table;
+mod tls;
 pub(super) mod unary;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
@@ -27,12 +29,15 @@ use yuzu_proto::path;
 use super::secret::Keys;
 use crate::edge::Response;
 use crate::edge::connection::{Connection, Signal};
-use crate::observe::log::{limit, limited, safe_text};
+use crate::observe::log::{PerReason, limited, safe_text};
 use crate::observe::metrics::Metrics;
 pub(super) use calls::{Calls, Carrier, keep_open};
-pub(super) use failure::Failure;
+pub(super) use failure::{Failure, Fault};
 use handshake::Identity;
 use table::{LinkId, Links, Side};
+
+/// Between two lines of one reason.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// What a link is used for once both sides have proven the secret.
 pub(crate) trait LinkUser: fmt::Debug + Send + Sync {
@@ -57,12 +62,16 @@ pub(crate) trait LinkUser: fmt::Debug + Send + Sync {
 pub(crate) struct Mesh {
     own: Identity,
     keys: Keys,
+    /// Where peers are told to dial this node; unknown until it joins.
+    address: OnceLock<String>,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
     /// Whether this node has left the cluster.
     left: watch::Sender<bool>,
     /// Rung when a link has come or gone.
     changed: Notify,
+    /// Which failures were told of.
+    told: PerReason<{ Failure::COUNT }>,
 }
 
 #[derive(Debug)]
@@ -107,15 +116,27 @@ impl Mesh {
         Arc::new(Self {
             own,
             keys,
+            address: OnceLock::new(),
             metrics,
             state: Mutex::new(state),
             left: watch::Sender::new(false),
             changed: Notify::new(),
+            told: PerReason::new(TELL_EVERY),
         })
     }
 
     pub(crate) fn own(&self) -> &Identity {
         &self.own
+    }
+
+    /// Where peers are told to dial this node; empty until that is known.
+    pub(crate) fn address(&self) -> &str {
+        self.address.get().map_or("", String::as_str)
+    }
+
+    /// It is known now, and stays.
+    pub(crate) fn is_at(&self, address: &str) {
+        let _ = self.address.set(address.to_owned());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -240,15 +261,14 @@ impl Mesh {
     }
 
     /// Counts a peer that was not linked, and says so now and then.
-    pub(crate) fn failed(&self, failure: Failure, who: &str) {
+    pub(crate) fn failed(&self, fault: impl Into<Fault>, who: impl fmt::Display) {
+        let fault = fault.into();
         let family = &self.metrics.cluster_connect_failures_total;
-        family.with_label_values(&[failure.label()]).inc();
+        family.with_label_values(&[fault.failure.label()]).inc();
         limited!(
             warn,
-            limit::CLUSTER_PEER_REFUSED,
-            "Cluster: no link with {}: {}",
-            safe_text(who),
-            failure.label()
+            self.told.of(fault.failure as usize),
+            "Cluster: no link with {who}: {fault}"
         );
     }
 

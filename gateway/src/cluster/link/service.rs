@@ -15,7 +15,7 @@ use tonic::Status;
 use yuzu_proto::node::v1::{HelloRequest, ProveRequest, ProveResponse};
 use yuzu_proto::path;
 
-use super::failure::Failure;
+use super::failure::{Failure, Fault};
 use super::handshake::{Binding, Dialled, Identity};
 use super::table::Side;
 use super::{Closer, LinkUser, Linked, Mesh};
@@ -23,6 +23,7 @@ use crate::cluster::secret::random;
 use crate::edge::connection::{Connection, Signal};
 use crate::edge::tls::{Transport, keying_material};
 use crate::edge::{ConnectionKey, Response, grpc};
+use crate::observe::log::safe_text;
 
 /// What is known of each connection of the node listener.
 #[derive(Debug)]
@@ -108,14 +109,15 @@ impl NodeService {
             Err(status) => return Some(grpc::refuse(status)),
         };
         let answer = match method == path::NODE_HELLO {
-            true => self.hello(&message, connection.key()),
+            true => self.hello(&message, connection.key()).map_err(Fault::from),
             false => self.prove(&message, connection),
         };
         Some(match answer {
             Ok(answer) => grpc::answer(answer, connection),
-            Err(failure) => {
-                self.refuse(failure, connection);
-                grpc::refuse(failure.status())
+            Err(fault) => {
+                let status = fault.failure.status();
+                self.refuse(fault, connection);
+                grpc::refuse(status)
             }
         })
     }
@@ -150,15 +152,17 @@ impl NodeService {
         Ok(answer.encode_to_vec().into())
     }
 
-    fn prove(&self, message: &Bytes, connection: &Arc<Connection>) -> Result<Bytes, Failure> {
+    fn prove(&self, message: &Bytes, connection: &Arc<Connection>) -> Result<Bytes, Fault> {
         let key = connection.key();
         let Stage::Greeted(dialled) = self.take(key) else {
-            return Err(Failure::Protocol);
+            return Err(Failure::Protocol.into());
         };
         let prove = ProveRequest::decode(message.clone()).map_err(|_| Failure::Protocol)?;
-        let peer = dialled.proven(&prove, &self.mesh.keys)?;
+        let (peer, address) = dialled.proven(&prove, &self.mesh.keys)?;
         let closer = Closer::Dialled(Arc::clone(connection));
-        let link = self.mesh.admit(peer, Side::Dialled, closer)?;
+        let name = Arc::clone(&peer.name);
+        let admitted = self.mesh.admit(peer, Side::Dialled, closer);
+        let link = admitted.map_err(|failure| failure.because(describe(&name, &address)))?;
         // From now on it may stay.
         connection.session_began();
         self.put(key, Stage::Linked(link));
@@ -166,8 +170,17 @@ impl NodeService {
     }
 
     /// Counts it, and lets the connection go once it was told.
-    fn refuse(&self, failure: Failure, connection: &Connection) {
-        self.mesh.failed(failure, &connection.peer_ip().to_string());
+    fn refuse(&self, fault: Fault, connection: &Connection) {
+        self.mesh.failed(fault, connection.peer_ip());
         connection.signal(Signal::Drain);
+    }
+}
+
+/// A peer that has proven the secret, so that the operator finds it.
+fn describe(name: &str, address: &str) -> String {
+    let name = safe_text(name);
+    match address.is_empty() {
+        true => format!("it calls itself {name}, and does not say where it is dialled"),
+        false => format!("it calls itself {name}, at {}", safe_text(address)),
     }
 }

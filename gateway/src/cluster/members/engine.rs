@@ -13,6 +13,7 @@ use chitchat::{
 
 use super::gossip::{SealedTransport, unix_ms};
 use super::labels::Labels;
+use super::patience::Patience;
 use super::view::Member;
 use crate::cluster::link::handshake::Identity;
 
@@ -36,7 +37,7 @@ pub(crate) async fn start(
     let config = ChitchatConfig {
         chitchat_id: ChitchatId::new(Arc::clone(&own.name), unix_ms(), address),
         cluster_id: CLUSTER.to_owned(),
-        gossip_interval: pace(dead_after),
+        gossip_interval: Patience::pace(dead_after),
         listen_addr: address,
         // Told one by one, as they are resolved.
         seed_nodes: Vec::new(),
@@ -50,11 +51,6 @@ pub(crate) async fn start(
     spawn_chitchat(config, labels, transport).await
 }
 
-/// Time between two rounds of gossip.
-fn pace(dead_after: Duration) -> Duration {
-    dead_after / 10
-}
-
 /// The engine takes a node for dead when its silence is `phi_threshold` times the usual time between
 /// two of its heartbeats. It learns that time; here it may learn from one sample at most, beside
 /// five that say a tenth of `dead_after`, so that it stays between 0.83 and 1.17 of that. Then a node
@@ -63,8 +59,8 @@ fn detector(dead_after: Duration) -> FailureDetectorConfig {
     FailureDetectorConfig {
         phi_threshold: 7.5,
         sampling_window_size: 1,
-        max_interval: 2 * pace(dead_after),
-        initial_interval: pace(dead_after),
+        max_interval: 2 * Patience::pace(dead_after),
+        initial_interval: Patience::pace(dead_after),
         dead_node_grace_period: REMEMBERED,
     }
 }

@@ -12,15 +12,20 @@ use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
 use chitchat::{ChitchatMessage, Deserializable, Serializable};
 
+use crate::cluster::addressees::{Addressees, Say};
 use crate::cluster::link::table::MAX_PEERS;
-use crate::cluster::seal::{MAX_DATAGRAM, Opener, Rejected, Sealer};
-use crate::cluster::secret::{Keys, random};
-use crate::observe::log::{limit, limited};
+use crate::cluster::seal::{MAX_DATAGRAM, Opener, Rejected, Said, Sealer};
+use crate::cluster::secret::{Keys, SenderId, random};
+use crate::observe::log::{PerReason, limited};
 use crate::observe::metrics::Metrics;
 use crate::system::{UdpSocket, since_epoch};
 
 /// Every node, and the earlier lives of those that restart, for as long as their datagrams count.
 const MAX_SENDERS: usize = 4 * MAX_PEERS;
+/// Every node, by several addresses.
+const MAX_ADDRESSES: usize = 4 * MAX_PEERS;
+/// Between two lines of one reason.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 /// After an error of the socket.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -38,6 +43,8 @@ struct Shared {
     keys: Keys,
     opener: Mutex<Opener>,
     metrics: Arc<Metrics>,
+    /// Which reasons were told of.
+    told: PerReason<{ Rejected::LABELS.len() }>,
 }
 
 impl SealedTransport {
@@ -49,6 +56,7 @@ impl SealedTransport {
             keys,
             opener,
             metrics,
+            told: PerReason::new(TELL_EVERY),
         }))
     }
 
@@ -64,6 +72,8 @@ impl Transport for SealedTransport {
     async fn open(&self, _address: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
         Ok(Box::new(Sealed {
             sealer: Sealer::new(&self.0.keys, random()),
+            addressees: Addressees::new(MAX_ADDRESSES),
+            asked: None,
             shared: Arc::clone(&self.0),
             plain: Vec::new(),
             received: vec![0; MAX_DATAGRAM + 1].into(),
@@ -75,6 +85,9 @@ impl Transport for SealedTransport {
 struct Sealed {
     shared: Arc<Shared>,
     sealer: Sealer,
+    addressees: Addressees,
+    /// Who sent the message that the engine has just been handed: what it answers is for him.
+    asked: Option<(SocketAddr, SenderId)>,
     plain: Vec<u8>,
     received: Box<[u8]>,
 }
@@ -86,19 +99,25 @@ impl Socket for Sealed {
         self.plain.clear();
         message.serialize(&mut self.plain);
         let to = self.shared.within(to);
-        for datagram in self.sealer.seal(&self.plain, unix_ms()).unwrap_or_default() {
-            if let Err(error) = self.shared.socket.send_to(&datagram, to).await {
-                tracing::debug!(%to, %error, "a datagram was not sent");
-            }
-        }
+        let asked = self.asked.take().filter(|(from, _)| *from == to);
+        let say = match asked {
+            Some((_, life)) => Say::To(life),
+            None => self.addressees.say(to, &self.plain),
+        };
+        let datagrams = match say {
+            Say::To(life) => self.sealer.seal(&life, &self.plain, unix_ms()),
+            Say::Greet(token) => Some(vec![self.sealer.greet(token, unix_ms())]),
+        };
+        self.shared.send(datagrams.unwrap_or_default(), to).await;
         Ok(())
     }
 
+    /// Dropped while it greets or answers, it has lost a datagram at most.
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
             match self.shared.socket.recv_from(&mut self.received).await {
                 Ok((len, from)) => {
-                    if let Some(message) = self.shared.open(&mut self.received[..len], from) {
+                    if let Some(message) = self.take(len, from).await {
                         return Ok((from, message));
                     }
                 }
@@ -111,7 +130,39 @@ impl Socket for Sealed {
     }
 }
 
+impl Sealed {
+    /// A datagram came. The message for the engine, if there is one.
+    async fn take(&mut self, len: usize, from: SocketAddr) -> Option<ChitchatMessage> {
+        let own = self.sealer.sender();
+        let (life, said) = self.shared.open(&mut self.received[..len], &own, from)?;
+        let now_ms = unix_ms();
+        self.addressees.heard(from, life, now_ms);
+        let (to, datagrams) = match said {
+            Said::Payload(plain) => {
+                let message = self.shared.read(&plain, from)?;
+                self.asked = Some((from, life));
+                return Some(message);
+            }
+            Said::Greeting(token) => (from, vec![self.sealer.answer(&life, token, now_ms)]),
+            Said::Answer(token) => {
+                let (to, waits) = self.addressees.answered(token, life, now_ms)?;
+                (to, self.sealer.seal(&life, &waits?, now_ms)?)
+            }
+        };
+        self.shared.send(datagrams, to).await;
+        None
+    }
+}
+
 impl Shared {
+    async fn send(&self, datagrams: Vec<Vec<u8>>, to: SocketAddr) {
+        for datagram in datagrams {
+            if let Err(error) = self.socket.send_to(&datagram, to).await {
+                tracing::debug!(%to, %error, "a datagram was not sent");
+            }
+        }
+    }
+
     /// An address as the socket takes it: one of IPv6 reaches IPv4 by mapped addresses.
     fn within(&self, to: SocketAddr) -> SocketAddr {
         match to.ip() {
@@ -120,30 +171,45 @@ impl Shared {
         }
     }
 
-    /// What a datagram says, if it may be believed.
-    fn open(&self, datagram: &mut [u8], from: SocketAddr) -> Option<ChitchatMessage> {
+    /// What a datagram says to `own` and who says it, if it may be believed.
+    fn open(
+        &self,
+        datagram: &mut [u8],
+        own: &SenderId,
+        from: SocketAddr,
+    ) -> Option<(SenderId, Said)> {
         let opened = {
             let mut opener = self.opener.lock().unwrap_or_else(PoisonError::into_inner);
-            opener.open(datagram, unix_ms())
+            opener.open(datagram, own, unix_ms())
         };
-        let rejected = match opened {
-            Ok(None) => return None,
-            Ok(Some(plain)) => match ChitchatMessage::deserialize(&mut &plain[..]) {
-                Ok(message) => return Some(message),
-                // A node of another version.
-                Err(_) => Rejected::Malformed,
-            },
-            Err(rejected) => rejected,
-        };
+        opened.unwrap_or_else(|rejected| {
+            self.refuse(rejected, from);
+            None
+        })
+    }
+
+    fn read(&self, plain: &[u8], from: SocketAddr) -> Option<ChitchatMessage> {
+        let message = ChitchatMessage::deserialize(&mut &*plain).ok();
+        if message.is_none() {
+            self.refuse(Rejected::Malformed, from);
+        }
+        message
+    }
+
+    fn refuse(&self, rejected: Rejected, from: SocketAddr) {
         let reason = rejected.label();
         let family = &self.metrics.cluster_datagrams_rejected_total;
         family.with_label_values(&[reason]).inc();
+        // Usual for a moment after a restart: the others speak to the life that has ended.
+        if rejected == Rejected::Misaddressed {
+            tracing::debug!(%from, "a datagram for another node, or an earlier life of this one");
+            return;
+        }
         limited!(
             warn,
-            limit::CLUSTER_DATAGRAM_REFUSED,
+            self.told.of(rejected as usize),
             "Cluster: a datagram from {from} was refused: {reason}. forged: is YUZU_GW_COOKIE the \
-             same there? stale: do the clocks agree?"
+             same there? stale: do the clocks agree? version: is it the same release?"
         );
-        None
     }
 }

@@ -6,4 +6,6 @@
 pub(super) mod engine;
 pub(super) mod gossip;
 pub(super) mod labels;
+pub(super) mod patience;
+pub(super) mod solitude;
 pub(super) mod view;

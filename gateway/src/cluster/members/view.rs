@@ -2,13 +2,16 @@
 //!
 //! Responsible for one row per name, whatever lives of it the engine believes in, and for what has
 //! changed. A node is a member when the engine believes in it and it has a proven link: one whose
-//! certificate is foreign may gossip and is never listed (MESH-2). Pure. Must never ask the engine.
+//! certificate is foreign may gossip and is never listed (MESH-2). While this node has just stood
+//! still, whoever was there stays. Pure. Must never ask the engine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::labels::Labels;
+use super::patience::Patience;
 use crate::cluster::link::table::MAX_PEERS;
 
 /// A node that the engine says is alive.
@@ -53,23 +56,37 @@ pub(crate) struct View {
     namesakes: Vec<Member>,
     /// Those of `heard` that are linked: the nodes of the cluster.
     members: BTreeMap<Arc<str>, u64>,
+    patience: Patience,
 }
 
 impl View {
-    /// `own` is this node's name and incarnation.
-    pub(crate) fn new(own: (Arc<str>, u64)) -> Self {
+    /// `own` is this node's name and incarnation; who is silent for `dead_after` is dead.
+    pub(crate) fn new(own: (Arc<str>, u64), dead_after: Duration) -> Self {
         Self {
             own,
             heard: BTreeMap::new(),
             namesakes: Vec::new(),
             members: BTreeMap::new(),
+            patience: Patience::new(dead_after),
         }
     }
 
-    /// Takes what the engine believes in now. Of two lives of one name the linked one counts: it
+    /// See [`Patience::beat`].
+    pub(crate) fn beat(&mut self, now: Instant, wall: Duration) -> Option<Duration> {
+        self.patience.beat(now, wall)
+    }
+
+    /// Whether nobody is taken for dead, since this node has just stood still. It ends with the first
+    /// [`Self::hear`] after its term.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patience.is_on()
+    }
+
+    /// Takes what the engine believes in at `now`. Of two lives of one name the linked one counts: it
     /// has proven that it lives; without a link the later one does. Whether somebody is new.
     pub(crate) fn hear(
         &mut self,
+        now: Instant,
         live: impl Iterator<Item = Member>,
         linked: &HashMap<Arc<str>, u64>,
     ) -> bool {
@@ -91,6 +108,13 @@ impl View {
             }
         }
         self.namesakes.truncate(MAX_PEERS);
+        self.patience.expire(now);
+        if self.patience.is_on() {
+            for (name, member) in &self.heard {
+                let stays = || member.clone();
+                next.entry(Arc::clone(name)).or_insert_with(stays);
+            }
+        }
         self.bound(&mut next);
         let life = |name: &str| self.heard.get(name).map(|member| member.incarnation);
         let mut found = next.values();
@@ -112,9 +136,15 @@ impl View {
     /// Takes which nodes are linked now.
     pub(crate) fn settle(&mut self, linked: &HashMap<Arc<str>, u64>) -> Vec<Change> {
         let members = self.heard.values().filter(|member| member.is_in(linked));
-        let now = members
+        let mut now: BTreeMap<_, _> = members
             .map(|member| (Arc::clone(&member.name), member.incarnation))
             .collect();
+        if self.patience.is_on() {
+            let stays = |(name, life): &(&Arc<str>, &u64)| self.hears(name, **life);
+            for (name, life) in self.members.iter().filter(stays) {
+                now.entry(Arc::clone(name)).or_insert(*life);
+            }
+        }
         let before = std::mem::replace(&mut self.members, now);
         let gone = before
             .iter()
@@ -134,10 +164,16 @@ impl View {
         heard.is_some_and(|member| member.incarnation == incarnation)
     }
 
+    /// How many others the engine believes in.
+    pub(crate) fn heard(&self) -> usize {
+        self.heard.len()
+    }
+
     /// Nobody is there.
     pub(crate) fn clear(&mut self) -> Vec<Change> {
         self.heard.clear();
         self.namesakes.clear();
+        self.patience.rest();
         self.settle(&HashMap::new())
     }
 

@@ -4,6 +4,8 @@ use super::*;
 use crate::config::Secret;
 
 const NOW: u64 = 1_800_000_000_000;
+/// Who opens.
+const OWN: SenderId = [9; 16];
 
 fn keys(secret: &str) -> Keys {
     Keys::derive(&Secret::new(secret))
@@ -15,12 +17,22 @@ fn pair() -> (Sealer, Opener) {
 }
 
 fn one(sealer: &mut Sealer, payload: &[u8]) -> Vec<u8> {
-    let datagrams = sealer.seal(payload, NOW).expect("it fits");
+    let datagrams = sealer.seal(&OWN, payload, NOW).expect("it fits");
     <[_; 1]>::try_from(datagrams).expect("one datagram")[0].clone()
 }
 
 fn open(opener: &mut Opener, datagram: &[u8]) -> Result<Option<Vec<u8>>, Rejected> {
-    opener.open(&mut datagram.to_vec(), NOW)
+    said(opener.open(&mut datagram.to_vec(), &OWN, NOW))
+}
+
+/// The payload of what was opened.
+fn said(opened: Result<Option<(SenderId, Said)>, Rejected>) -> Result<Option<Vec<u8>>, Rejected> {
+    opened.map(|said| {
+        said.map(|(_, said)| match said {
+            Said::Payload(payload) => payload,
+            other => panic!("{other:?}"),
+        })
+    })
 }
 
 #[test]
@@ -57,7 +69,10 @@ fn mesh_2_a_changed_bit_anywhere_is_refused() {
         changed[at] ^= 1;
         let outcome = open(&mut opener, &changed);
         assert!(
-            matches!(outcome, Err(Rejected::Forged | Rejected::Malformed)),
+            matches!(
+                outcome,
+                Err(Rejected::Forged | Rejected::Malformed | Rejected::Version)
+            ),
             "byte {at}: {outcome:?}"
         );
     }
@@ -97,7 +112,11 @@ fn mesh_2_a_datagram_of_an_earlier_life_of_the_window_is_stale() {
         (NOW - 60_000, Ok(Some(b"x".to_vec()))),
         (NOW - 60_001, Err(Rejected::Stale)),
     ] {
-        assert_eq!(fresh().open(&mut datagram.clone(), now), outcome, "{now}");
+        assert_eq!(
+            said(fresh().open(&mut datagram.clone(), &OWN, now)),
+            outcome,
+            "{now}"
+        );
     }
 }
 
@@ -107,20 +126,20 @@ fn mesh_2_senders_are_bounded_and_only_those_who_are_silent_give_way() {
     let keys = keys("the secret of this cluster, 32 characters");
     let from = |id: u8, at: u64| {
         let mut sealed = Sealer::new(&keys, [id; 16])
-            .seal(b"x", at)
+            .seal(&OWN, b"x", at)
             .expect("it fits");
         sealed.remove(0)
     };
     for id in 0..4 {
-        assert!(opener.open(&mut from(id, NOW), NOW).is_ok());
+        assert!(opener.open(&mut from(id, NOW), &OWN, NOW).is_ok());
     }
-    let refused = opener.open(&mut from(4, NOW), NOW);
+    let refused = opener.open(&mut from(4, NOW), &OWN, NOW);
     assert_eq!(refused, Err(Rejected::TooManySenders));
     let later = NOW + 60_001;
-    assert!(opener.open(&mut from(5, later), later).is_ok());
+    assert!(opener.open(&mut from(5, later), &OWN, later).is_ok());
     assert_eq!(opener.senders.len(), 1);
     // What was forgotten is still not taken again.
-    let replayed = opener.open(&mut from(0, NOW), later);
+    let replayed = opener.open(&mut from(0, NOW), &OWN, later);
     assert_eq!(replayed, Err(Rejected::Stale));
 }
 
@@ -128,7 +147,7 @@ fn mesh_2_senders_are_bounded_and_only_those_who_are_silent_give_way() {
 fn a_payload_over_one_part_travels_in_two_and_a_larger_one_not_at_all() {
     let (mut sealer, mut opener) = pair();
     let payload: Vec<u8> = (0..65_507u32).map(|n| n as u8).collect();
-    let datagrams = sealer.seal(&payload, NOW).expect("it fits");
+    let datagrams = sealer.seal(&OWN, &payload, NOW).expect("it fits");
     assert_eq!(datagrams.len(), 2);
     assert!(
         datagrams
@@ -137,12 +156,57 @@ fn a_payload_over_one_part_travels_in_two_and_a_larger_one_not_at_all() {
     );
     assert_eq!(open(&mut opener, &datagrams[0]), Ok(None));
     assert_eq!(open(&mut opener, &datagrams[1]), Ok(Some(payload.clone())));
-    assert!(sealer.seal(&vec![0; 2 * PART + 1], NOW).is_none());
+    assert!(sealer.seal(&OWN, &vec![0; 2 * PART + 1], NOW).is_none());
 
     // The second part of one payload does not complete the first part of another.
-    let (one, other) = (sealer.seal(&payload, NOW), sealer.seal(&payload, NOW));
+    let (one, other) = (
+        sealer.seal(&OWN, &payload, NOW),
+        sealer.seal(&OWN, &payload, NOW),
+    );
     assert_eq!(open(&mut opener, &one.expect("it fits")[0]), Ok(None));
     assert_eq!(open(&mut opener, &other.expect("it fits")[1]), Ok(None));
+}
+
+#[test]
+fn mesh_2_a_datagram_for_another_node_is_refused_and_leaves_nothing() {
+    let (mut sealer, mut opener) = pair();
+    let datagrams = sealer.seal(&[8; 16], b"x", NOW).expect("it fits");
+    let captured = open(&mut opener, &datagrams[0]);
+    assert_eq!(captured, Err(Rejected::Misaddressed));
+    assert_eq!(opener.senders.len(), 0);
+    // An answer as well: it would have another node taken for this one.
+    let answer = sealer.answer(&[8; 16], 3, NOW);
+    assert_eq!(open(&mut opener, &answer), Err(Rejected::Misaddressed));
+    // What is for nobody in particular can't be a payload.
+    let datagrams = sealer.seal(&ANYBODY, b"x", NOW).expect("it fits");
+    let captured = open(&mut opener, &datagrams[0]);
+    assert_eq!(captured, Err(Rejected::Misaddressed));
+}
+
+#[test]
+fn mesh_2_a_greeting_is_for_anybody_and_its_answer_is_no_larger() {
+    let (mut sealer, mut opener) = pair();
+    let greeting = sealer.greet(3, NOW);
+    let mut open = |datagram: &[u8]| opener.open(&mut datagram.to_vec(), &OWN, NOW);
+    let asked = Ok(Some(([7; 16], Said::Greeting(3))));
+    assert_eq!(open(&greeting), asked);
+    assert_eq!(open(&greeting), Err(Rejected::Replayed));
+    let answer = sealer.answer(&OWN, 3, NOW);
+    assert_eq!(open(&answer), Ok(Some(([7; 16], Said::Answer(3)))));
+    assert_eq!(answer.len(), greeting.len());
+}
+
+#[test]
+fn mesh_2_a_datagram_of_the_previous_form_is_told_from_a_stray_one() {
+    let (_, mut opener) = pair();
+    // Version, sender, counter, time, part, parts, sealed bytes.
+    let previous = [&[1][..], &[7; 16], &[0; 16], &[0, 1], &[5; 40]].concat();
+    assert_eq!(open(&mut opener, &previous), Err(Rejected::Version));
+    assert_eq!(
+        open(&mut opener, b"GET / HTTP/1.1"),
+        Err(Rejected::Malformed)
+    );
+    assert_eq!(open(&mut opener, b""), Err(Rejected::Malformed));
 }
 
 proptest! {
@@ -151,7 +215,7 @@ proptest! {
         mut bytes in prop::collection::vec(any::<u8>(), 0..200),
     ) {
         let (_, mut opener) = pair();
-        prop_assert!(opener.open(&mut bytes, NOW).is_err());
+        prop_assert!(opener.open(&mut bytes, &OWN, NOW).is_err());
     }
 
     #[test]

@@ -28,10 +28,8 @@ pub static MANAGEMENT_PEER_REFUSED: LineLimit = LineLimit::per_second();
 /// `Server did not record the <event> stream status notice for <agent> ...`
 pub static NOTICE_UNACKNOWLEDGED: LineLimit = LineLimit::per_second();
 
-/// `Cluster: no link with <peer>: <reason>`
-pub static CLUSTER_PEER_REFUSED: LineLimit = LineLimit::new(Duration::from_secs(60));
-/// `Cluster: a datagram from <address> was refused: <reason> ...`
-pub static CLUSTER_DATAGRAM_REFUSED: LineLimit = LineLimit::new(Duration::from_secs(60));
+/// `Cluster: this node stood still ...` (MESH-5)
+pub static STOOD_STILL: LineLimit = LineLimit::new(Duration::from_secs(60));
 /// `Cluster: no public node is alive ...` (VIS-6)
 pub static NO_PUBLIC_NODE: LineLimit = LineLimit::new(Duration::from_secs(60));
 /// `Cluster: peers hold more agents than this node keeps in mind ...`
@@ -112,6 +110,25 @@ impl LineLimit {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .admit(Instant::now())
+    }
+}
+
+/// One [`LineLimit`] for each of `N` reasons, so that a frequent one hides no other.
+#[derive(Debug)]
+pub struct PerReason<const N: usize>([LineLimit; N]);
+
+impl<const N: usize> PerReason<N> {
+    /// One line of each reason per `interval`.
+    pub fn new(interval: Duration) -> Self {
+        Self(std::array::from_fn(|_| LineLimit::new(interval)))
+    }
+
+    /// That of a reason, by its number.
+    ///
+    /// # Panics
+    /// When there are not so many reasons.
+    pub fn of(&self, reason: usize) -> &LineLimit {
+        &self.0[reason]
     }
 }
 
@@ -198,5 +215,13 @@ mod tests {
         let (one, other) = (LineLimit::per_second(), LineLimit::per_second());
         assert_eq!(one.admit(), Some(Suppressed(0)));
         assert_eq!(other.admit(), Some(Suppressed(0)));
+    }
+
+    #[test]
+    fn log_1_a_frequent_reason_hides_no_other() {
+        let limits = PerReason::<2>::new(Duration::from_secs(60));
+        assert_eq!(limits.of(0).admit(), Some(Suppressed(0)));
+        assert_eq!(limits.of(0).admit(), None);
+        assert_eq!(limits.of(1).admit(), Some(Suppressed(0)));
     }
 }

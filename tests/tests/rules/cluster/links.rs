@@ -16,8 +16,9 @@ use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::certs::{Authority, Directory, Wish};
 use yuzu_tests::raw::{Connection, Options, Request, code};
 
-use super::{Node, OTHER_SECRET, SECRET, config, seed};
-use crate::support::soon;
+use super::{Node, OTHER_SECRET, SECRET, config, says, seed};
+use crate::logs::capture;
+use crate::support::{WHILE, soon};
 
 const SECRET_FAILED: [(&str, &str); 1] = [("reason", "secret")];
 
@@ -79,7 +80,7 @@ fn hello(name: &str) -> HelloRequest {
         }),
         nonce: vec![2; 32].into(),
         protocol: 1,
-        capabilities: Vec::new(),
+        ..HelloRequest::default()
     }
 }
 
@@ -162,9 +163,11 @@ impl Install {
         }
     }
 
-    fn files(&self, name: &str) -> (PathBuf, PathBuf, PathBuf) {
-        let leaf = self.authority.issue(Wish::host(name));
-        let (certificate, key) = self.directory.write_leaf(name, &leaf);
+    fn files(&self, name: &str, wish: Wish) -> (PathBuf, PathBuf, PathBuf) {
+        let leaf = self.authority.issue(wish);
+        let (certificate, key) = self
+            .directory
+            .write_leaf(&format!("{name}-{}", leaf.serial), &leaf);
         (
             certificate,
             key,
@@ -174,7 +177,12 @@ impl Install {
 
     /// A node whose links are mutual TLS.
     fn node(&self, name: &str) -> Config {
-        let (cert_file, key_file, ca_file) = self.files(name);
+        self.node_with(name, Wish::host(name))
+    }
+
+    /// With this certificate.
+    fn node_with(&self, name: &str, wish: Wish) -> Config {
+        let (cert_file, key_file, ca_file) = self.files(name, wish);
         let mut config = config(name);
         config.listeners[1].tls = Some(ListenerTls {
             cert_file: cert_file.clone(),
@@ -226,7 +234,60 @@ async fn mesh_2_a_node_with_a_foreign_certificate_is_counted_and_never_listed() 
     }
     assert_eq!(m.names().await, [""; 0]);
     assert_eq!(m.metric("cluster_peers_connected", &[]).await, 0.0);
+    // It has no seeds, and knows that there are two that it is not linked with.
+    m.counts("cluster_peers_expected", &[], 2.0).await;
+    assert_eq!(m.metric("cluster_peers_resolved", &[]).await, 0.0);
     drop(z);
+}
+
+/// The side that dials, which says what failed.
+async fn dialling_says(dialler: Config, dialled: Config, words: &str) {
+    let (log, _guard) = capture();
+    let z = Node::start(dialled).await;
+    let a = Node::join(dialler, &[&z]).await;
+    says(&log, words).await;
+    let text = log.text();
+    let who = format!("no link with z at {}: tls: ", z.address());
+    let told = |line: &&str| line.contains("WARN") && line.contains(&who) && line.contains(words);
+    assert!(text.lines().any(|line| told(&line)), "{text}");
+    let tls = [("reason", "tls")];
+    a.counts("cluster_connect_failures_total", &tls, 1.0).await;
+}
+
+#[tokio::test]
+async fn mesh_2_a_link_that_tls_fails_says_which_peer_and_what_to_do() {
+    let (install, foreign) = (Install::new("install"), Install::new("foreign"));
+    let host = Wish::host;
+    let (a, z) = (|| install.node("a"), || install.node("z"));
+    let mut plain = config("z");
+    plain.listeners[1].tls = None;
+    let cases = [
+        (
+            a(),
+            install.node_with("z", host("z").expired()),
+            "its certificate expired ",
+        ),
+        (
+            a(),
+            install.node_with("z", host("z").named("other.internal")),
+            "its certificate does not name localhost, but ",
+        ),
+        (
+            a(),
+            foreign.node("z"),
+            "from an issuer that is not in cluster.tls.ca_file",
+        ),
+        // The other side judges this one's when this one is through already.
+        (
+            install.node_with("a", host("a").expired()),
+            z(),
+            "it refuses the certificate of this node, cluster.tls.cert_file: it has expired",
+        ),
+        (a(), plain, "tls: it "),
+    ];
+    for (dialler, dialled, words) in cases {
+        Box::pin(dialling_says(dialler, dialled, words)).await;
+    }
 }
 
 #[tokio::test]
@@ -241,7 +302,7 @@ async fn mesh_2_a_node_without_tls_is_not_let_in_where_it_is_asked_for() {
     assert_eq!(a.names().await, [""; 0]);
 }
 
-/// Passes datagrams on to a node, and keeps them.
+/// Passes datagrams between a node and whoever takes this for it, and keeps those to the node.
 pub(super) struct Tap {
     pub(super) address: SocketAddr,
     kept: watch::Sender<Vec<Vec<u8>>>,
@@ -263,7 +324,15 @@ impl Tap {
         let (socket, kept, node) = (Arc::clone(&tap.socket), tap.kept.clone(), tap.node);
         tokio::spawn(async move {
             let mut buffer = vec![0; 65_536];
-            while let Ok((len, _)) = socket.recv_from(&mut buffer).await {
+            let mut peer = None;
+            while let Ok((len, from)) = socket.recv_from(&mut buffer).await {
+                if from == node {
+                    if let Some(peer) = peer {
+                        let _ = socket.send_to(&buffer[..len], peer).await;
+                    }
+                    continue;
+                }
+                peer = Some(from);
                 kept.send_modify(|kept| kept.push(buffer[..len].to_vec()));
                 let _ = socket.send_to(&buffer[..len], node).await;
             }
@@ -302,6 +371,51 @@ async fn mesh_2_a_replayed_datagram_is_refused_and_counted() {
     a.counts("cluster_datagrams_rejected_total", &replayed, again as f64)
         .await;
     drop(b);
+}
+
+#[tokio::test]
+async fn mesh_2_a_datagram_for_another_node_is_refused_and_answered_to_nobody() {
+    let (a, c) = (
+        Node::start(config("a")).await,
+        Node::start(config("c")).await,
+    );
+    let tap = Tap::before(&a).await;
+    let mut b = config("b");
+    b.cluster.seed_nodes = vec![seed(tap.address)];
+    let b = Node::start(b).await;
+    b.lists(&["a"]).await;
+    let kept = tap.kept.borrow().clone();
+    // The second byte says what it is for: greetings are for anybody.
+    let payloads: Vec<_> = kept.iter().filter(|datagram| datagram[1] == 0).collect();
+    let greeting = kept.iter().find(|datagram| datagram[1] == 1);
+    assert!(!payloads.is_empty());
+    let capturer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    for datagram in &payloads {
+        capturer.send_to(datagram, c.address()).await.unwrap();
+    }
+    let misaddressed = [("reason", "misaddressed")];
+    c.counts(
+        "cluster_datagrams_rejected_total",
+        &misaddressed,
+        payloads.len() as f64,
+    )
+    .await;
+    // A greeting is answered by as many bytes, which are of use to nobody but b.
+    let greeting = greeting.expect("b did not know a");
+    capturer.send_to(greeting, c.address()).await.unwrap();
+    let mut answer = vec![0; 65_536];
+    let (len, _) = tokio::time::timeout(PATIENCE, capturer.recv_from(&mut answer))
+        .await
+        .expect("an answer")
+        .unwrap();
+    assert_eq!((len, answer[1]), (greeting.len(), 2));
+    let more = tokio::time::timeout(WHILE, capturer.recv_from(&mut answer)).await;
+    assert!(more.is_err(), "a payload was answered");
+    assert_eq!(c.names().await, [""; 0]);
+    // To a itself such an answer says nothing either: it is not a that has asked.
+    capturer.send_to(&answer[..len], a.address()).await.unwrap();
+    a.counts("cluster_datagrams_rejected_total", &misaddressed, 1.0)
+        .await;
 }
 
 #[tokio::test]

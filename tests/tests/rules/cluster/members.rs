@@ -9,7 +9,8 @@ use yuzu_tests::agent::PATIENCE;
 use yuzu_tests::http;
 use yuzu_tests::testbed::TestBed;
 
-use super::{LOOK, Node, config, seed};
+use super::{LOOK, Node, config, says, seed};
+use crate::logs::capture;
 
 #[tokio::test]
 async fn mesh_1_nodes_find_each_other_through_one_seed_and_link() {
@@ -21,6 +22,8 @@ async fn mesh_1_nodes_find_each_other_through_one_seed_and_link() {
     c.lists(&["a", "b"]).await;
     for node in [&a, &b, &c] {
         node.counts("cluster_peers_connected", &[], 2.0).await;
+        // Of which one at most is a seed.
+        node.counts("cluster_peers_expected", &[], 2.0).await;
         // One connection for each pair: nobody was refused as a second one.
         for reason in ["name_taken", "direction", "secret", "unexpected_node"] {
             let reason = [("reason", reason)];
@@ -62,8 +65,50 @@ async fn cluster_2_a_node_that_finds_nobody_is_a_cluster_of_one_and_ready() {
         .counts("cluster_connect_failures_total", &reason, 2.0)
         .await;
     assert_eq!(alone.names().await, [""; 0]);
+    assert_eq!(alone.page().await["state"], "alone");
     let ready = http::get(alone.gateway.health_address(), "/readyz").await;
     assert_eq!(ready.expect("an answer").status, 200);
+}
+
+#[tokio::test]
+async fn cluster_2_a_node_that_finds_nobody_says_so_with_its_seeds_and_when_that_is_over() {
+    let (log, _guard) = capture();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = free.local_addr().expect("an address");
+    drop(free);
+    let mut alone = config("alone");
+    alone.cluster.dead_after = Duration::from_secs(1);
+    alone.cluster.seed_nodes = vec![
+        seed(silent),
+        Endpoint {
+            host: "no-such-host.invalid".into(),
+            port: 9100,
+        },
+    ];
+    let alone = Node::start(alone).await;
+    says(&log, "no other node was found").await;
+    let expected = alone.metric("cluster_peers_expected", &[]).await;
+    assert_eq!(expected, 1.0);
+    let text = log.text();
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.contains("no other node was found"));
+    let line = line.expect("it was said");
+    assert!(line.contains("WARN"), "{line}");
+    assert!(line.contains(&silent.to_string()), "{line}");
+    assert!(
+        line.contains("no-such-host.invalid:9100 (no address)"),
+        "{line}"
+    );
+    assert_eq!(
+        lines.filter(|line| line.contains("no other node")).count(),
+        0
+    );
+    let mut found = config("found");
+    found.listeners[1].address = silent;
+    let _found = Node::start(found).await;
+    alone.lists(&["found"]).await;
+    says(&log, "no longer alone").await;
+    assert_eq!(alone.page().await["state"], "joined");
 }
 
 #[tokio::test]
@@ -122,6 +167,7 @@ async fn mesh_5_a_restarted_node_comes_back_with_a_higher_incarnation() {
 
 #[tokio::test]
 async fn mesh_6_of_two_nodes_with_one_name_the_younger_serves_alone() {
+    let (log, _guard) = capture();
     let elder = Node::start(config("twin")).await;
     let witness = Node::join(config("witness"), &[&elder]).await;
     witness.lists(&["twin"]).await;
@@ -129,6 +175,12 @@ async fn mesh_6_of_two_nodes_with_one_name_the_younger_serves_alone() {
     let younger = Node::join(config("twin"), &[&witness]).await;
     younger.leaves().await;
     assert_eq!(younger.names().await, [""; 0]);
+    // Where the other one is found, and not only whence it called.
+    let found = format!(
+        "no link with 127.0.0.1: name_taken: it calls itself twin, at {}",
+        younger.address()
+    );
+    says(&log, &found).await;
     younger.counts("cluster_peers_connected", &[], 0.0).await;
     // It goes on serving, and the elder is not touched.
     let ready = http::get(younger.gateway.health_address(), "/readyz").await;

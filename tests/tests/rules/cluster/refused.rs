@@ -14,6 +14,7 @@ use yuzu_tests::raw::{Answer, Connection, Options, Request, code};
 use super::adjacency::{attach, knows, served, server};
 use super::links::Tap;
 use super::{Node, OTHER_SECRET, SECRET, config, seed};
+use crate::logs::capture;
 use crate::support::{WHILE, command, serve_one};
 
 const ALL: [(&str, &str); 1] = [("node", "all")];
@@ -89,6 +90,24 @@ async fn mesh_6_of_a_node_that_claims_another_s_name_nothing_is_learned() {
     assert_eq!(failures, 1.0);
     assert_eq!(z.listed().await, known);
     assert_eq!(z.metric("adjacency_agents", &ALL).await, 1.0);
+}
+
+#[tokio::test]
+async fn log_1_mesh_2_a_reason_that_is_frequent_hides_no_other() {
+    let (log, _guard) = capture();
+    let z = Node::start(config("z")).await;
+    let said = |reason: &str| {
+        let text = log.text();
+        let lines = text.lines().filter(|line| line.contains("no link with"));
+        lines.filter(|line| line.contains(reason)).count()
+    };
+    for _ in 0..3 {
+        link(&z, "a", OTHER_SECRET).await.expect_err("a refusal");
+    }
+    assert_eq!(said(": secret"), 1);
+    // z dials a node of this name.
+    link(&z, "zz", SECRET).await.expect_err("a refusal");
+    assert_eq!(said(": direction"), 1);
 }
 
 /// A forwarded session of the node `origin` with a command for `agent`.

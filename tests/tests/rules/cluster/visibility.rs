@@ -1,6 +1,7 @@
 //! VIS-1 to VIS-6: private nodes, and under whose names their agents are told of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use yuzu_gateway::config::{Config, Visibility};
 use yuzu_proto::gateway::v1::StreamStatusNotification;
@@ -11,7 +12,8 @@ use yuzu_tests::agent::{Agent, PATIENCE};
 use yuzu_tests::operator::Operator;
 
 use super::adjacency::{attach, knows, manage, served, server};
-use super::{Node, notices, told};
+use super::aside::Aside;
+use super::{Node, notices, seed, told};
 use crate::support::{WHILE, command, serve_one};
 
 fn private(name: &str, server: &StubServer) -> Config {
@@ -241,4 +243,37 @@ async fn vis_7_a_private_node_serves_its_own_agents_and_forwards_no_command() {
         .expect("a call");
     serve_one(&mut here).await;
     assert_eq!(fanout.rest().await.expect("an end").0.len(), 1);
+}
+
+#[tokio::test]
+async fn vis_3_a_private_node_that_stood_still_announces_nobody_anew() {
+    let server = server().await;
+    let a = Node::start(served("gw-a", &server)).await;
+    let mut private = private("gw-p", &server);
+    private.cluster.seed_nodes = vec![seed(a.address())];
+    let dead_after = private.cluster.dead_after;
+    let mut p = Aside::start(private).await;
+    a.lists(&["gw-p"]).await;
+    let mut held = Vec::new();
+    for id in AGENTS {
+        held.push(Agent::attach(p.agents, id).await.expect("an agent"));
+    }
+    told(&server, "they are told of", |notices| {
+        let routes = routes(notices);
+        routes.len() == AGENTS.len() && routes.values().all(|gateway| *gateway == "gw-a")
+    })
+    .await;
+    let before = notices(&server).len();
+    // Longer than the other waits, which forgets it and ends their link.
+    p.stands_still(dead_after + Duration::from_secs(1)).await;
+    let gone = [("event", "node_down"), ("node", "gw-p")];
+    a.counts("cluster_events_total", &gone, 1.0).await;
+    a.lists(&["gw-p"]).await;
+    // Its term is over, and some more.
+    tokio::time::sleep(dead_after * 3 / 2).await;
+    assert_eq!(a.names().await, ["gw-p"]);
+    let gone = [("event", "node_down"), ("node", "gw-a")];
+    assert_eq!(p.metric("cluster_events_total", &gone).await, 0.0);
+    assert_eq!(p.metric("cluster_peers_connected", &[]).await, 1.0);
+    assert_eq!(notices(&server).split_off(before), []);
 }

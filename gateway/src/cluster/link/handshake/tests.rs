@@ -3,6 +3,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::Secret;
 
+/// Where the dialler is dialled.
+const AT: &str = "a.internal:9100";
+
 fn keys(secret: &str) -> Keys {
     Keys::derive(&Secret::new(secret))
 }
@@ -24,11 +27,13 @@ fn shake(
     (dialler, dialler_keys, dialler_binding): (&Identity, &Keys, Binding),
     (dialled, dialled_keys, dialled_binding): (&Identity, &Keys, Binding),
 ) -> Result<(Identity, Identity), Failure> {
-    let (dialling, hello) = Dialling::begin(dialler, [1; NONCE], dialler_binding);
+    let (dialling, hello) = Dialling::begin(dialler, AT, [1; NONCE], dialler_binding)?;
     let (waiting, answer) =
         Dialled::hear(&hello, dialled, [2; NONCE], dialled_binding, dialled_keys)?;
     let (heard, prove) = dialling.answered(&answer, dialler_keys)?;
-    Ok((heard, waiting.proven(&prove, dialled_keys)?))
+    let (told, address) = waiting.proven(&prove, dialled_keys)?;
+    assert_eq!(address, AT);
+    Ok((heard, told))
 }
 
 #[test]
@@ -44,7 +49,7 @@ fn mesh_2_both_sides_know_each_other_after_both_proofs() {
 fn mesh_2_the_side_that_was_dialled_proves_first() {
     let (a, bee) = (node("a"), node("bee"));
     let wrong = keys("another secret, which is as long as it");
-    let (dialling, hello) = Dialling::begin(&a, [1; NONCE], None);
+    let (dialling, hello) = Dialling::begin(&a, AT, [1; NONCE], None).unwrap();
     let (_, answer) = Dialled::hear(&hello, &bee, [2; NONCE], None, &wrong).unwrap();
     // No proof leaves the dialler.
     assert_eq!(
@@ -56,7 +61,7 @@ fn mesh_2_the_side_that_was_dialled_proves_first() {
 #[test]
 fn mesh_2_a_dialler_without_the_secret_is_refused() {
     let (a, bee) = (node("a"), node("bee"));
-    let (_, hello) = Dialling::begin(&a, [1; NONCE], None);
+    let (_, hello) = Dialling::begin(&a, AT, [1; NONCE], None).unwrap();
     let (waiting, _) = Dialled::hear(&hello, &bee, [2; NONCE], None, &good()).unwrap();
     let prove = ProveRequest {
         proof: vec![0; 32].into(),
@@ -80,7 +85,7 @@ fn mesh_2_a_proof_is_bound_to_its_connection() {
 #[test]
 fn mesh_2_a_proof_thrown_back_at_its_maker_is_refused() {
     let (a, bee) = (node("a"), node("bee"));
-    let (_, hello) = Dialling::begin(&a, [1; NONCE], None);
+    let (_, hello) = Dialling::begin(&a, AT, [1; NONCE], None).unwrap();
     let (waiting, answer) = Dialled::hear(&hello, &bee, [2; NONCE], None, &good()).unwrap();
     let reflected = ProveRequest {
         proof: answer.proof,
@@ -91,7 +96,7 @@ fn mesh_2_a_proof_thrown_back_at_its_maker_is_refused() {
 #[test]
 fn mesh_2_a_proof_seen_before_is_refused_under_another_nonce() {
     let (a, bee) = (node("a"), node("bee"));
-    let (dialling, hello) = Dialling::begin(&a, [1; NONCE], None);
+    let (dialling, hello) = Dialling::begin(&a, AT, [1; NONCE], None).unwrap();
     let (_, answer) = Dialled::hear(&hello, &bee, [2; NONCE], None, &good()).unwrap();
     let (_, seen) = dialling.answered(&answer, &good()).unwrap();
     let (waiting, _) = Dialled::hear(&hello, &bee, [3; NONCE], None, &good()).unwrap();
@@ -99,9 +104,21 @@ fn mesh_2_a_proof_seen_before_is_refused_under_another_nonce() {
 }
 
 #[test]
+fn mesh_6_the_address_of_a_dialler_is_proven_with_the_rest() {
+    let (a, bee) = (node("a"), node("bee"));
+    for address in ["elsewhere.internal:9100", ""] {
+        let (dialling, mut hello) = Dialling::begin(&a, AT, [1; NONCE], None).unwrap();
+        hello.address = address.into();
+        let (_, answer) = Dialled::hear(&hello, &bee, [2; NONCE], None, &good()).unwrap();
+        let judged = dialling.answered(&answer, &good());
+        assert_eq!(judged.unwrap_err(), Failure::Secret);
+    }
+}
+
+#[test]
 fn mesh_2_whatever_is_changed_on_the_way_breaks_the_proof() {
     let (a, bee) = (node("a"), node("bee"));
-    let (_, hello) = Dialling::begin(&a, [1; NONCE], None);
+    let (_, hello) = Dialling::begin(&a, AT, [1; NONCE], None).unwrap();
     let changes: [fn(&mut HelloResponse); 5] = [
         |answer| answer.node.as_mut().unwrap().name = "c".into(),
         |answer| answer.node.as_mut().unwrap().incarnation += 1,
@@ -110,7 +127,7 @@ fn mesh_2_whatever_is_changed_on_the_way_breaks_the_proof() {
         |answer| answer.capabilities.push("more".into()),
     ];
     for change in changes {
-        let (dialling, _) = Dialling::begin(&a, [1; NONCE], None);
+        let (dialling, _) = Dialling::begin(&a, AT, [1; NONCE], None).unwrap();
         let (_, mut answer) = Dialled::hear(&hello, &bee, [2; NONCE], None, &good()).unwrap();
         change(&mut answer);
         assert_eq!(
@@ -124,7 +141,7 @@ fn mesh_2_whatever_is_changed_on_the_way_breaks_the_proof() {
 fn mesh_2_what_is_no_hello_is_refused_before_anything_is_proven() {
     let (a, bee) = (node("a"), node("bee"));
     type Spoil = fn(&mut HelloRequest);
-    let changes: [(Spoil, Failure); 8] = [
+    let changes: [(Spoil, Failure); 10] = [
         (|hello| hello.node = None, Failure::Protocol),
         (
             |hello| hello.node.as_mut().unwrap().name.clear(),
@@ -147,10 +164,12 @@ fn mesh_2_what_is_no_hello_is_refused_before_anything_is_proven() {
             |hello| hello.capabilities = vec![String::new(); 65],
             Failure::Protocol,
         ),
+        (|hello| hello.address = "x".repeat(261), Failure::Protocol),
+        (|hello| hello.address.push('\n'), Failure::Protocol),
         (|hello| hello.protocol = 2, Failure::Version),
     ];
     for (change, failure) in changes {
-        let (_, mut hello) = Dialling::begin(&a, [1; NONCE], None);
+        let (_, mut hello) = Dialling::begin(&a, AT, [1; NONCE], None).unwrap();
         change(&mut hello);
         let heard = Dialled::hear(&hello, &bee, [2; NONCE], None, &good());
         assert_eq!(heard.unwrap_err(), failure);

@@ -11,7 +11,7 @@ fn member(name: &str, incarnation: u64) -> Member {
 }
 
 fn view() -> View {
-    View::new(("m".into(), 5))
+    View::new(("m".into(), 5), Duration::from_secs(5))
 }
 
 fn linked(lives: &[(&str, u64)]) -> HashMap<Arc<str>, u64> {
@@ -24,7 +24,7 @@ fn linked(lives: &[(&str, u64)]) -> HashMap<Arc<str>, u64> {
 /// The engine believes in these lives, and those are linked.
 fn step(view: &mut View, live: &[(&str, u64)], links: &[(&str, u64)]) -> Vec<Change> {
     let live = live.iter().map(|(name, life)| member(name, *life));
-    view.hear(live, &linked(links));
+    view.hear(Instant::now(), live, &linked(links));
     view.settle(&linked(links))
 }
 
@@ -90,7 +90,7 @@ fn mesh_5_an_engine_that_was_started_again_is_the_same_node() {
         ..member("a", 1)
     };
     let links = linked(&[("a", 1)]);
-    assert!(!view.hear([again, member("a", 1)].into_iter(), &links));
+    assert!(!view.hear(Instant::now(), [again, member("a", 1)].into_iter(), &links));
     assert_eq!(view.settle(&links), []);
     let found = view.members().next().map(|member| member.generation);
     assert_eq!(found, Some(9));
@@ -108,8 +108,8 @@ fn mesh_6_a_namesake_does_not_push_out_the_node_that_is_linked() {
 fn mesh_6_a_namesake_of_this_node_is_no_member_and_can_be_reached() {
     let mut view = view();
     let live = [member("m", 4), member("a", 1)];
-    assert!(view.hear(live.clone().into_iter(), &linked(&[])));
-    assert!(!view.hear(live.into_iter(), &linked(&[])));
+    assert!(view.hear(Instant::now(), live.clone().into_iter(), &linked(&[])));
+    assert!(!view.hear(Instant::now(), live.into_iter(), &linked(&[])));
     let changes = view.settle(&linked(&[("m", 4), ("a", 1)]));
     assert_eq!(changes, [up("a")]);
     let reachable: Vec<_> = view.reachable().map(|m| &*m.name).collect();
@@ -120,9 +120,9 @@ fn mesh_6_a_namesake_of_this_node_is_no_member_and_can_be_reached() {
 fn mesh_1_members_are_bounded_and_whoever_is_here_stays() {
     let mut view = view();
     let here = (0..MAX_PEERS).map(|n| member(&format!("z-{n}"), 1));
-    view.hear(here.clone(), &linked(&[]));
+    view.hear(Instant::now(), here.clone(), &linked(&[]));
     let more = [member("a", 1), member("b", 1)].into_iter().chain(here);
-    assert!(!view.hear(more, &linked(&[])));
+    assert!(!view.hear(Instant::now(), more, &linked(&[])));
     assert_eq!(view.reachable().count(), MAX_PEERS);
 }
 
@@ -132,4 +132,53 @@ fn mesh_3_a_node_is_dialled_at_its_peer_address() {
     assert_eq!(told.address(), "192.0.2.1:9100");
     told.labels.peer = Some("gw-a.internal:9200".into());
     assert_eq!(told.address(), "gw-a.internal:9200");
+}
+
+/// A view of a node whose peers a and b are there, and which has just stood still for 3 s.
+fn awake() -> (View, Instant) {
+    let (mut view, start) = (view(), Instant::now());
+    view.beat(start, Duration::ZERO);
+    let both = [("a", 1), ("b", 1)];
+    step(&mut view, &both, &both);
+    let gap = Duration::from_secs(3);
+    assert_eq!(view.beat(start + gap, gap), Some(gap));
+    (view, start + gap)
+}
+
+fn hear_at(
+    view: &mut View,
+    now: Instant,
+    live: &[(&str, u64)],
+    links: &[(&str, u64)],
+) -> Vec<Change> {
+    let live = live.iter().map(|(name, life)| member(name, *life));
+    view.hear(now, live, &linked(links));
+    view.settle(&linked(links))
+}
+
+#[test]
+fn mesh_5_a_node_that_stood_still_takes_nobody_for_dead_before_a_full_term() {
+    let (mut view, awake) = awake();
+    let later = |ms| awake + Duration::from_millis(ms);
+    assert_eq!(hear_at(&mut view, awake, &[], &[]), []);
+    assert_eq!(listed(&view), [("a".into(), 1), ("b".into(), 1)]);
+    assert!(view.hears("a", 1), "its rows stay");
+    // One is heard and linked again in time, the other is not.
+    assert_eq!(
+        hear_at(&mut view, later(4_999), &[("a", 1)], &[("a", 1)]),
+        []
+    );
+    assert!(view.is_patient());
+    let over = hear_at(&mut view, later(5_000), &[("a", 1)], &[("a", 1)]);
+    assert_eq!(over, [down("b", 1)]);
+    assert!(!view.is_patient());
+    assert_eq!(hear_at(&mut view, later(5_001), &[], &[]), [down("a", 1)]);
+}
+
+#[test]
+fn mesh_5_a_node_that_was_restarted_while_this_one_stood_still_is_another_life() {
+    let (mut view, awake) = awake();
+    let lives = [("a", 2), ("b", 1)];
+    let changes = hear_at(&mut view, awake, &lives, &lives);
+    assert_eq!(changes, [down("a", 1), up("a")]);
 }

@@ -42,6 +42,7 @@ pub(super) const AT_START: &[(&str, &str, &[&str])] = &[
     ),
     ("counter", "grpc_memory_refused_total", &[""]),
     ("gauge", "cluster_peers_resolved", &[r#"{node="gw1"}"#]),
+    ("gauge", "cluster_peers_expected", &[r#"{node="gw1"}"#]),
     ("gauge", "cluster_peers_connected", &[r#"{node="gw1"}"#]),
     (
         "counter",
@@ -70,6 +71,8 @@ pub(super) const AT_START: &[(&str, &str, &[&str])] = &[
             r#"{reason="forged"}"#,
             r#"{reason="replayed"}"#,
             r#"{reason="stale"}"#,
+            r#"{reason="misaddressed"}"#,
+            r#"{reason="version"}"#,
             r#"{reason="too_many_senders"}"#,
         ],
     ),
