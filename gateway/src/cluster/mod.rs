@@ -245,6 +245,7 @@ async fn join(parts: Arc<Parts>) {
         let changes = parts.view().clear();
         parts.sharing.keep_only(|_, _| false);
         parts.tell(changes);
+        parts.expect();
         parts.name_public();
     }
     std::future::pending().await

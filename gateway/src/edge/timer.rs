@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hyper::rt::{Sleep, Timer};
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
 use super::late::SecondLook;
@@ -71,6 +72,13 @@ impl LazySleep {
     }
 }
 
+impl LazySleep {
+    /// Registers the waker, however much the task has done in its turn.
+    fn poll_tokio(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut unconstrained(self.sleep.as_mut())).poll(cx)
+    }
+}
+
 impl Future for LazySleep {
     type Output = ();
 
@@ -80,12 +88,12 @@ impl Future for LazySleep {
         {
             return Poll::Pending;
         }
-        let mut polled = self.sleep.as_mut().poll(cx);
+        let mut polled = self.poll_tokio(cx);
         if polled.is_ready() {
             let (due, now) = (self.deadline.into_std(), Instant::now().into_std());
             if let Some(later) = self.look.at(due, now) {
                 self.put_off(later.into());
-                polled = self.sleep.as_mut().poll(cx);
+                polled = self.poll_tokio(cx);
             }
         }
         self.wakes = polled.is_pending().then(|| cx.waker().clone());

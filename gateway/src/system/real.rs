@@ -23,7 +23,7 @@ pub(crate) fn listen(address: SocketAddr, backlog: i32) -> io::Result<TcpListene
 }
 
 /// Ends `stream` when bytes are on their way for `timeout` and the other system has acknowledged
-/// nothing (RFC 5482). Linux alone can do it.
+/// nothing (RFC 5482), or has had no room for as long. Linux alone can do it.
 ///
 /// # Errors
 /// What the system says.

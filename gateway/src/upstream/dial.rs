@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
+use tracing::debug;
 
 use super::error::ConnectError;
 use crate::config::Endpoint;
@@ -27,8 +28,11 @@ pub(crate) struct Options {
 
 impl Options {
     fn apply(self, stream: &TcpStream) -> io::Result<()> {
-        stream.set_nodelay(self.nodelay)?;
-        set_user_timeout(stream, self.user_timeout)
+        // A system that refuses it has a server all the same.
+        if let Err(error) = set_user_timeout(stream, self.user_timeout) {
+            debug!(%error, "no TCP user timeout");
+        }
+        stream.set_nodelay(self.nodelay)
     }
 }
 

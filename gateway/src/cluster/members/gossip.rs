@@ -114,6 +114,8 @@ impl Socket for Sealed {
 
     /// Dropped while it greets or answers, it has lost a datagram at most.
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
+        // What is sent from now on answers nobody.
+        self.asked = None;
         loop {
             match self.shared.socket.recv_from(&mut self.received).await {
                 Ok((len, from)) => {

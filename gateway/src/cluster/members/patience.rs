@@ -33,7 +33,7 @@ impl Patience {
 
     /// The node runs, at `now`; `wall` is the time since 1970. Returns how long it stood still before,
     /// if that was so long that silence proves nothing: from then on everybody has a new term. A wall
-    /// clock that is set costs a term at most.
+    /// clock that is set forward looks the same.
     pub(crate) fn beat(&mut self, now: Instant, wall: Duration) -> Option<Duration> {
         let last = self.last.replace((now, wall));
         let gap = last.map_or(Duration::ZERO, |(instant, before)| {
@@ -54,6 +54,11 @@ impl Patience {
         if self.until.is_some_and(|until| now >= until) {
             self.until = None;
         }
+    }
+
+    /// How long a node that is heard of no more is kept at most, however often terms begin.
+    pub(crate) fn longest(&self) -> Duration {
+        3 * self.dead_after
     }
 
     /// Whether nobody is to be taken for dead.

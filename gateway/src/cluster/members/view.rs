@@ -57,6 +57,8 @@ pub(crate) struct View {
     /// Those of `heard` that are linked: the nodes of the cluster.
     members: BTreeMap<Arc<str>, u64>,
     patience: Patience,
+    /// Those of `heard` that the engine has given up, and since when they stay by patience alone.
+    kept: HashMap<Arc<str>, Instant>,
 }
 
 impl View {
@@ -68,6 +70,7 @@ impl View {
             namesakes: Vec::new(),
             members: BTreeMap::new(),
             patience: Patience::new(dead_after),
+            kept: HashMap::new(),
         }
     }
 
@@ -109,18 +112,29 @@ impl View {
         }
         self.namesakes.truncate(MAX_PEERS);
         self.patience.expire(now);
-        if self.patience.is_on() {
-            for (name, member) in &self.heard {
-                let stays = || member.clone();
-                next.entry(Arc::clone(name)).or_insert_with(stays);
-            }
-        }
+        self.keep(now, &mut next);
         self.bound(&mut next);
         let life = |name: &str| self.heard.get(name).map(|member| member.incarnation);
         let mut found = next.values();
         let is_new = found.any(|member| life(&member.name) != Some(member.incarnation));
         self.heard = next;
         is_new || self.namesakes.len() > namesakes
+    }
+
+    /// While this node has just stood still, those that the engine has given up stay as well.
+    fn keep(&mut self, now: Instant, next: &mut BTreeMap<Arc<str>, Member>) {
+        let before = std::mem::take(&mut self.kept);
+        if !self.patience.is_on() {
+            return;
+        }
+        for (name, member) in &self.heard {
+            let since = before.get(name).copied().unwrap_or(now);
+            let kept_for = now.saturating_duration_since(since);
+            if !next.contains_key(name) && kept_for < self.patience.longest() {
+                self.kept.insert(Arc::clone(name), since);
+                next.insert(Arc::clone(name), member.clone());
+            }
+        }
     }
 
     /// Whoever is here stays; newcomers find room or not.
@@ -173,6 +187,7 @@ impl View {
     pub(crate) fn clear(&mut self) -> Vec<Change> {
         self.heard.clear();
         self.namesakes.clear();
+        self.kept.clear();
         self.patience.rest();
         self.settle(&HashMap::new())
     }

@@ -32,10 +32,8 @@ impl Feed {
     pub(in crate::command) fn offer(&self, lane: usize, piece: &Bytes, waker: &Waker) -> bool {
         let fanout = &*self.0;
         let mut state = fanout.state();
-        // What comes later would keep its caller past its time for as long as more comes.
         let now = Instant::now();
-        let is_late = now >= fanout.deadline + LINGER;
-        if is_late || state.gone || !matches!(state.end, None | Some(End::TimedOut)) {
+        if fanout.is_late(now) || state.gone || !matches!(state.end, None | Some(End::TimedOut)) {
             return true;
         }
         // Lanes are told apart from targets, which are counted from 0.
@@ -67,6 +65,11 @@ impl Feed {
         self.0.refuse(target, reason);
     }
 
+    /// Whether the call's time is over, and that which owners have to say so.
+    pub(in crate::command) fn is_late(&self) -> bool {
+        self.0.is_late(Instant::now())
+    }
+
     /// Waits until nothing is wanted any more.
     pub(in crate::command) fn poll_over(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.state();
@@ -75,6 +78,13 @@ impl Feed {
         }
         state.feeder = Some(cx.waker().clone());
         Poll::Pending
+    }
+}
+
+impl Fanout {
+    /// What comes now would keep its caller past its time for as long as more comes.
+    fn is_late(&self, now: Instant) -> bool {
+        now >= self.deadline + LINGER
     }
 }
 

@@ -322,7 +322,9 @@ async fn fwd_5_other_nodes_do_not_keep_a_caller_past_its_time() {
     advance(TIMEOUT + LINGER - Duration::from_millis(1)).await;
     assert!(offer("in time"));
     assert_eq!(b.data().await, "in time");
+    assert!(!feed.is_late());
     advance(Duration::from_millis(1)).await;
+    assert!(feed.is_late());
     assert!(offer("late"));
     assert_eq!(b.status().await, 0);
 }

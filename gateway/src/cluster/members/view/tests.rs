@@ -182,3 +182,20 @@ fn mesh_5_a_node_that_was_restarted_while_this_one_stood_still_is_another_life()
     let changes = hear_at(&mut view, awake, &lives, &lives);
     assert_eq!(changes, [down("a", 1), up("a")]);
 }
+
+#[test]
+fn mesh_5_a_node_that_stands_still_again_and_again_keeps_a_dead_one_for_three_terms() {
+    let (mut view, awake) = awake();
+    let later = |ms| awake + Duration::from_millis(ms);
+    let alive = [("a", 1)];
+    // A gap of 3 s each time, so that a new term of 5 s begins before the last one ends.
+    for at in [0, 3_000, 6_000, 9_000, 12_000] {
+        let wall = Duration::from_millis(3_000 + at);
+        view.beat(later(at), wall);
+        assert_eq!(hear_at(&mut view, later(at), &alive, &alive), [], "{at}");
+    }
+    view.beat(later(15_000), Duration::from_secs(18));
+    let over = hear_at(&mut view, later(15_000), &alive, &alive);
+    assert_eq!(over, [down("b", 1)]);
+    assert!(view.is_patient());
+}

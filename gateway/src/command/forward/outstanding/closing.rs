@@ -68,6 +68,9 @@ impl Outstanding {
     /// which it could come back.
     pub(in crate::command::forward) fn give_up(&mut self) {
         for id in 0..self.sessions.len() {
+            if self.sessions[id].open == 0 {
+                continue;
+            }
             match self.is_resuming(id) {
                 true => self.not_resumed(id),
                 false => self.lost(id),
