@@ -387,6 +387,14 @@ pub fn time_of_threads(name: &str) -> Result<Duration, String> {
     })
 }
 
+/// Processor time so far of this process.
+///
+/// # Errors
+/// When the system does not tell it.
+pub fn time_of_this_process() -> Result<Duration, String> {
+    time_of(std::process::id(), |_| true)
+}
+
 fn time_of(pid: u32, counts: impl Fn(&Path) -> bool) -> Result<Duration, String> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| e.to_string())?;
     let mut nanoseconds = 0;

@@ -4,7 +4,8 @@
 //! command and its answer, and it goes off once in minutes. tokio's own timer registers the waker
 //! anew each time, in memory that nothing else of a command touches. Responsible for going off in
 //! time, for a moment more when it goes off late, so that what waits in the socket is read before a
-//! peer is taken for silent, and for costing no more than a look at the clock until then.
+//! peer is taken for silent, and for costing no more than a look at the clock until then. Must never
+//! be pending without a waker of its latest poll, and knows nothing of what hyper does in time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -70,9 +71,7 @@ impl LazySleep {
         self.wakes = None;
         self.sleep.as_mut().reset(deadline);
     }
-}
 
-impl LazySleep {
     /// Registers the waker, however much the task has done in its turn.
     fn poll_tokio(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         Pin::new(&mut unconstrained(self.sleep.as_mut())).poll(cx)
@@ -105,9 +104,12 @@ impl Sleep for LazySleep {}
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+
+    use tokio::task::coop;
 
     use super::*;
 
@@ -147,6 +149,25 @@ mod tests {
         tokio::time::sleep(SECOND / 2 + SECOND / 100).await;
         assert_eq!((first.times(), second.times()), (0, 1));
         assert!(poll(&mut sleep, &second));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_registered_though_its_task_has_done_much_in_this_turn() {
+        let woken = Arc::<Woken>::default();
+        let mut sleep = LazyTimer.sleep(SECOND);
+        poll_fn(|cx| {
+            while let Poll::Ready(turn) = coop::poll_proceed(cx) {
+                turn.made_progress();
+            }
+            assert!(!poll(&mut sleep, &woken));
+            Poll::Ready(())
+        })
+        .await;
+        tokio::time::sleep(SECOND / 2).await;
+        let early = woken.times();
+        assert!(!poll(&mut sleep, &woken));
+        tokio::time::sleep(SECOND / 2 + SECOND / 100).await;
+        assert_eq!((early, woken.times() - early), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use yuzu_proto::agent::v1::CommandRequest;
 use yuzu_server_stub::{Rpc, State, StubServer};
 use yuzu_tests::fleet::{Fleet, Options};
 use yuzu_tests::operator::Operator;
-use yuzu_tests::process::anonymous_memory_of;
+use yuzu_tests::process::{anonymous_memory_of, time_of_this_process};
 use yuzu_tests::raw::{self, Dialer};
 use yuzu_tests::testbed::{Setup, in_memory};
 
@@ -56,7 +56,18 @@ pub(crate) async fn run(agents: usize) -> Result<Report, String> {
     report.count("memory of an agent and its client, all, bytes", all.memory);
     let ratio = all.memory as f64 / few.memory as f64;
     report.times("memory, all by a tenth", ratio, MORE_MEMORY);
-    time(&mut report, "registration", few.coming, all.coming);
+    time(
+        &mut report,
+        "registration",
+        few.coming.took,
+        all.coming.took,
+    );
+    time(
+        &mut report,
+        "processor time of the registration",
+        few.coming.worked,
+        all.coming.worked,
+    );
     time(&mut report, "broadcast", few.broadcast, all.broadcast);
     let many = bed.go(1).await?;
     bed.go(PARTS - 2).await?;
@@ -73,8 +84,16 @@ pub(crate) async fn run(agents: usize) -> Result<Report, String> {
 /// What an agent costs.
 struct Cost {
     memory: u64,
-    coming: Duration,
+    coming: Coming,
     broadcast: Duration,
+}
+
+/// What it took until the server was told of an agent.
+struct Coming {
+    took: Duration,
+    /// Processor time of the process. Where it does not grow and `took` does, the process waits: for
+    /// the machine, or for itself.
+    worked: Duration,
 }
 
 struct Bed {
@@ -133,10 +152,10 @@ impl Bed {
         })
     }
 
-    /// The time that each of these agents took until the server was told of it.
-    async fn come(&mut self, parts: usize) -> Result<Duration, String> {
+    /// What each of these agents took until the server was told of it.
+    async fn come(&mut self, parts: usize) -> Result<Coming, String> {
         let agents = parts * self.part;
-        let started = Instant::now();
+        let (before, started) = (time_of_this_process()?, Instant::now());
         let mut left = agents;
         while left > 0 {
             let agents = left.min(AT_ONCE);
@@ -156,7 +175,10 @@ impl Bed {
             left -= agents;
         }
         self.server_was_told(agents).await?;
-        Ok(each(started.elapsed(), agents))
+        Ok(Coming {
+            took: each(started.elapsed(), agents),
+            worked: each(time_of_this_process()?.saturating_sub(before), agents),
+        })
     }
 
     /// The time that each of these agents took to leave, until the server was told of it.
