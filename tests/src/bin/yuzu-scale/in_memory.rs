@@ -1,10 +1,12 @@
 //! 100,000 agents on connections that no socket carries: does anything grow faster than they do?
 
+use crate::ballast::Ballast;
 use crate::report::Report;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use yuzu_gateway::Gateway;
 use yuzu_proto::agent::v1::CommandRequest;
@@ -22,6 +24,8 @@ pub(crate) const ABOUT: &str =
 const PARTS: usize = 10;
 /// Agents that register at once; more would wait for longer than their deadline.
 const AT_ONCE: usize = 1_000;
+/// What an agent, its client and what the server keeps of it take, with some to spare, in bytes.
+const PAGES: u64 = 80 << 10;
 /// Broadcasts with a part of the agents and with all; the best counts, the others are the
 /// machine's.
 const BROADCASTS: usize = 5;
@@ -105,6 +109,7 @@ struct Bed {
     /// Agents of a part.
     part: usize,
     dialer: Dialer,
+    ballast: Ballast,
     fleets: Vec<Fleet>,
     commands: u64,
     /// Notices that the server has taken or will take.
@@ -113,6 +118,9 @@ struct Bed {
 
 impl Bed {
     async fn start(part: usize) -> Result<Self, String> {
+        let pages = PAGES * (part * PARTS) as u64;
+        let ballast = spawn_blocking(move || Ballast::take(pages)).await;
+        let ballast = ballast.map_err(|e| e.to_string())?;
         let bed = Setup::default().start().await;
         let operators = bed.operators();
         let (server, gateway) = (bed.server, Arc::new(bed.gateway));
@@ -126,6 +134,8 @@ impl Bed {
             bare: anonymous_memory_of(std::process::id())?,
             part,
             dialer,
+            ballast: ballast
+                .map_err(|e| format!("memory for the agents: {e}; have fewer --agents"))?,
             fleets: Vec::new(),
             commands: 0,
             told: 0,
@@ -159,6 +169,7 @@ impl Bed {
         let mut left = agents;
         while left > 0 {
             let agents = left.min(AT_ONCE);
+            self.ballast.give(PAGES * agents as u64)?;
             let fleet = Fleet::start(Options {
                 prefix: format!("memory-{}-", self.fleets.len()),
                 heartbeat: None,

@@ -7,6 +7,7 @@
 
 mod adjacency_million;
 mod balance;
+mod ballast;
 mod bed;
 mod cancelled_register;
 mod churn;
