@@ -27,7 +27,7 @@ fn boot_1_refuses_a_file_without_a_listener_for_agents() {
 }
 
 #[test]
-fn boot_3_refuses_unknown_keys() {
+fn boot_2_boot_3_boot_5_refuses_unknown_keys_those_of_the_old_gateway_too() {
     assert_eq!(terms(&with("[grpcbox]\nservers = []\n")), ["unknown_keys"]);
     assert_eq!(
         terms(&SOUND.replace("name = \"agent\"", "auth_fun = 1")),

@@ -134,7 +134,7 @@ async fn cluster_4_fwd_1_fwd_4_a_command_reaches_an_agent_of_another_node_whoeve
 }
 
 #[tokio::test]
-async fn fwd_1_own_agents_those_of_peers_and_nobody_in_one_call() {
+async fn fwd_1_cmd_2_own_agents_those_of_peers_and_nobody_in_one_call() {
     let Pair {
         a,
         b,
