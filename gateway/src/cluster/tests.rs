@@ -1,9 +1,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use chitchat::ChitchatMessage;
+use chitchat::transport::{Socket, Transport};
 use prometheus::core::Collector;
 
 use super::link::failure::Failure;
+use super::seal::{MAX_DATAGRAM, Opener, Said, Sealer};
+use super::secret::SenderId;
 use super::*;
 
 #[test]
@@ -36,11 +40,14 @@ fn node(name: &str) -> (Identity, SealedTransport, SocketAddr) {
     };
     let socket = crate::system::datagrams(([127, 0, 0, 1], 0).into()).expect("a socket");
     let address = socket.local_addr().expect("an address");
-    let keys = Keys::derive(&config::Secret::new(
-        "the secret of this cluster, 32 characters",
-    ));
     let metrics = Arc::new(Metrics::new(name).expect("families"));
-    (own, SealedTransport::new(socket, keys, metrics), address)
+    (own, SealedTransport::new(socket, keys(), metrics), address)
+}
+
+fn keys() -> Keys {
+    Keys::derive(&config::Secret::new(
+        "the secret of this cluster, 32 characters",
+    ))
 }
 
 /// What the engine of this node tells of `peer`, when it believes in it again.
@@ -86,4 +93,63 @@ async fn mesh_1_an_engine_that_is_started_again_is_heard_again() {
         .expect("starts");
     other.gossip(at_a).expect("it runs");
     assert_eq!(hears(&one, first.generation).await.incarnation, 7);
+}
+
+/// One life of a node without an engine, at the address of all of them.
+struct Life<'a> {
+    socket: &'a UdpSocket,
+    sealer: Sealer,
+    opener: Opener,
+}
+
+impl<'a> Life<'a> {
+    fn new(socket: &'a UdpSocket, sender: SenderId) -> Self {
+        Self {
+            socket,
+            sealer: Sealer::new(&keys(), sender),
+            opener: Opener::new(keys(), 4),
+        }
+    }
+
+    /// The next datagram: who says what to this life.
+    async fn hear(&mut self) -> (SenderId, Said) {
+        let mut datagram = vec![0; MAX_DATAGRAM];
+        let len = self.socket.recv(&mut datagram).await.expect("a datagram");
+        let own = self.sealer.sender();
+        let opened = self.opener.open(&mut datagram[..len], &own, unix_ms());
+        opened.expect("it is for this life").expect("it is whole")
+    }
+
+    /// Who is there, while the engine there has nothing to say.
+    async fn greet(&mut self, engine: &mut dyn Socket) -> SenderId {
+        let greeting = self.sealer.greet(1, unix_ms());
+        self.socket.send(&greeting).await.expect("it is sent");
+        tokio::select! {
+            _ = engine.recv() => panic!("a greeting is not for the engine"),
+            (life, _) = self.hear() => life,
+        }
+    }
+}
+
+#[tokio::test]
+async fn mesh_2_what_an_engine_left_unanswered_binds_nothing_that_it_says_later() {
+    let (_, transport, address) = node("a");
+    let mut engine = transport.open(address).await.expect("it opens");
+    let socket = crate::system::datagrams(([127, 0, 0, 1], 0).into()).expect("a socket");
+    socket.connect(address).await.expect("it connects");
+    let mut first = Life::new(&socket, [1; 16]);
+    let a = first.greet(&mut *engine).await;
+    let mut plain = Vec::new();
+    chitchat::Serializable::serialize(&ChitchatMessage::BadCluster, &mut plain);
+    for datagram in first.sealer.seal(&a, &plain, unix_ms()).expect("it fits") {
+        socket.send(&datagram).await.expect("it is sent");
+    }
+    engine.recv().await.expect("a message");
+    // It is started again before anything is said to it.
+    let mut second = Life::new(&socket, [2; 16]);
+    assert_eq!(second.greet(&mut *engine).await, a);
+    let to = socket.local_addr().expect("an address");
+    let sent = engine.send(to, ChitchatMessage::BadCluster).await;
+    sent.expect("it is sent");
+    assert_eq!(second.hear().await, (a, Said::Payload(plain)));
 }

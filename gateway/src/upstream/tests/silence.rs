@@ -98,6 +98,18 @@ async fn upch_10_a_server_that_stands_still_keeps_its_connection() {
 }
 
 #[tokio::test]
+async fn upch_10_a_system_that_refuses_the_time_has_a_connection_all_the_same() {
+    let (_listener, address) = listener().await;
+    // More milliseconds than the system counts.
+    let settings = impatient(address, Duration::MAX);
+    let stream = dial::dial(&settings.endpoints[0], LONG, settings.socket).await;
+    let stream = stream.expect("a connection");
+    let refused = crate::system::set_user_timeout(&stream, Duration::MAX);
+    assert!(refused.is_err());
+    assert!(stream.nodelay().unwrap(), "the other option is set");
+}
+
+#[tokio::test]
 async fn upch_10_ten_seconds_without_an_acknowledgement() {
     let (_listener, address) = listener().await;
     let settings = settings(address);

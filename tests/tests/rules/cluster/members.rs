@@ -191,6 +191,19 @@ async fn mesh_6_of_two_nodes_with_one_name_the_younger_serves_alone() {
 }
 
 #[tokio::test]
+async fn mesh_6_a_node_that_has_left_expects_no_peers() {
+    let elder = Node::start(config("twin")).await;
+    let younger = Node::start(config("twin")).await;
+    let friend = Node::join(config("friend"), &[&younger]).await;
+    younger.lists(&["friend"]).await;
+    let expected = "cluster_peers_expected";
+    younger.metric_becomes(expected, &[], 1.0).await;
+    let _bridge = Node::join(config("bridge"), &[&elder, &friend]).await;
+    younger.leaves().await;
+    younger.metric_becomes(expected, &[], 0.0).await;
+}
+
+#[tokio::test]
 async fn cluster_1_seeds_are_asked_again_until_one_answers() {
     // An address of which nobody has heard yet.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -201,6 +201,27 @@ fn fwd_6_an_owner_that_has_not_said_how_a_call_ended_when_its_time_is_over_is_lo
 }
 
 #[test]
+fn fwd_6_an_owner_without_targets_is_not_lost_when_the_time_is_over() {
+    let mut answered = Bench::sent();
+    answered.answer("0", true).unwrap();
+    // The only target that a broken session had left has come here meanwhile.
+    let mut resuming = Bench::sent();
+    resuming.answer("0", true).unwrap();
+    resuming.core.hold_back(0, true, resuming.now);
+    let late = [(Arc::from("late"), place("b", 1))];
+    resuming.core.add(late, resuming.now);
+    resuming.core.broken(0, resuming.now);
+    resuming.core.seek(|_| Found::Here, resuming.now + LOOK);
+    assert!(resuming.core.is_resuming(0));
+    for bench in [&mut answered, &mut resuming] {
+        bench.actions();
+        assert!(bench.core.is_done());
+        bench.core.give_up();
+        assert_eq!(bench.actions(), []);
+    }
+}
+
+#[test]
 fn fwd_5_an_owner_that_does_not_say_that_it_wrote_is_lost() {
     let mut b = Bench::sent();
     assert_eq!(b.core.due(), Some(b.now + FORWARD));
