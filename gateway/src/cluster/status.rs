@@ -23,7 +23,7 @@ impl Parts {
             "name": &*own.name,
             "incarnation": own.incarnation,
             "self": true,
-            "address": Some(self.mesh.address()).filter(|address| !address.is_empty()),
+            "address": Some(&*self.mesh.address()).filter(|address| !address.is_empty()),
             "version": env!("CARGO_PKG_VERSION"),
             "protocol": super::PROTOCOL,
             "visibility": visibility(self.names.is_private()),

@@ -4,6 +4,7 @@ use std::time::Duration;
 use chitchat::ChitchatMessage;
 use chitchat::transport::{Socket, Transport};
 use prometheus::core::Collector;
+use tokio::io::AsyncReadExt;
 
 use super::link::failure::Failure;
 use super::seal::{MAX_DATAGRAM, Opener, Said, Sealer};
@@ -152,4 +153,63 @@ async fn mesh_2_what_an_engine_left_unanswered_binds_nothing_that_it_says_later(
     let sent = engine.send(to, ChitchatMessage::BadCluster).await;
     sent.expect("it is sent");
     assert_eq!(second.hear().await, (a, Said::Payload(plain)));
+}
+
+/// What a node that dials `peer` says before the peer has said a word, up to `end`.
+async fn says_first(dialler: &Dialler, peer: tokio::net::TcpListener, end: &str) -> Vec<u8> {
+    let address = peer.local_addr().expect("an address");
+    let target = link::dial::Target {
+        name: "peer".into(),
+        incarnation: 1,
+        address: members::labels::endpoint(&address.to_string()),
+        is_stopping: false,
+    };
+    let hear = async {
+        let (mut stream, _) = peer.accept().await.expect("it dials");
+        let mut said = Vec::new();
+        while !said.windows(end.len()).any(|part| part == end.as_bytes()) {
+            let read = stream.read_buf(&mut said).await.expect("it speaks");
+            assert!(read > 0, "it said nothing of {end}");
+        }
+        said
+    };
+    tokio::select! {
+        linked = dialler.link(&target) => panic!("nobody answered: {linked}"),
+        said = hear => said,
+    }
+}
+
+#[tokio::test]
+async fn cluster_3_an_engine_that_is_started_again_tells_the_address_that_is_in_force_now() {
+    let mut config = Config::default();
+    config.cluster.secret = Some(config::Secret::new(
+        "the secret of this cluster, 32 characters",
+    ));
+    let secret = config.cluster.secret.clone().expect("it was set");
+    let socket = crate::system::datagrams(([127, 0, 0, 1], 0).into()).expect("a socket");
+    let bound = socket.local_addr().expect("an address").to_string();
+    let owners = crate::session::testing::context();
+    let names = Names::public(&config.node.name);
+    let cluster = Cluster::new(&config, &secret, socket, &owners, &names);
+    // What the engine found when it was started before.
+    let before = "192.0.2.1:9100";
+    cluster.parts.mesh.is_at(before);
+    let page = cluster.page();
+    let shown = || String::from_utf8(page().body.to_vec()).expect("text");
+    assert!(shown().contains(before));
+    cluster.start();
+    let started = async {
+        while shown().contains(before) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let started = tokio::time::timeout(Duration::from_secs(20), started).await;
+    started.expect("the page shows another address");
+    assert!(shown().contains(&bound));
+    let peer = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
+    let dialler = &cluster.parts.dialler;
+    let said = says_first(dialler, peer.expect("a listener"), &bound).await;
+    let old = before.as_bytes();
+    assert!(!said.windows(old.len()).any(|part| part == old));
+    cluster.leave();
 }

@@ -220,7 +220,7 @@ impl Dialler {
         target: &Target,
     ) -> Result<Option<Identity>, Failure> {
         let mesh = &self.mesh;
-        let (dialling, hello) = Dialling::begin(&mesh.own, mesh.address(), random(), binding)?;
+        let (dialling, hello) = Dialling::begin(&mesh.own, &mesh.address(), random(), binding)?;
         let answer = unary::call(calls, path::NODE_HELLO, &hello).await?;
         let (peer, prove) = dialling.answered(&answer, &mesh.keys)?;
         if peer.instance == mesh.own.instance {

@@ -17,7 +17,7 @@ pub(super) mod unary;
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Request;
@@ -62,8 +62,8 @@ pub(crate) trait LinkUser: fmt::Debug + Send + Sync {
 pub(crate) struct Mesh {
     own: Identity,
     keys: Keys,
-    /// Where peers are told to dial this node; unknown until it joins.
-    address: OnceLock<String>,
+    /// Where peers are told to dial this node; empty until it joins.
+    address: Mutex<Arc<str>>,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
     /// Whether this node has left the cluster.
@@ -116,7 +116,7 @@ impl Mesh {
         Arc::new(Self {
             own,
             keys,
-            address: OnceLock::new(),
+            address: Mutex::new("".into()),
             metrics,
             state: Mutex::new(state),
             left: watch::Sender::new(false),
@@ -130,13 +130,15 @@ impl Mesh {
     }
 
     /// Where peers are told to dial this node; empty until that is known.
-    pub(crate) fn address(&self) -> &str {
-        self.address.get().map_or("", String::as_str)
+    pub(crate) fn address(&self) -> Arc<str> {
+        let address = self.address.lock();
+        Arc::clone(&address.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// It is known now, and stays.
+    /// What peers are told from now on: each start of the engine looks for the address anew.
     pub(crate) fn is_at(&self, address: &str) {
-        let _ = self.address.set(address.to_owned());
+        let known = self.address.lock();
+        *known.unwrap_or_else(PoisonError::into_inner) = address.into();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
