@@ -2,7 +2,8 @@
 //!
 //! Responsible for what is known of it, for noticing that it answers no more, and for what waits until
 //! it is known. Pure. Must never take an address for a node: what stands in a datagram is a life that
-//! has said so itself.
+//! has said so itself. Nor take where a datagram came from for where its sender is: anybody can send one
+//! on that he has caught, from any address, and an answer may be many times as large.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -30,6 +31,8 @@ pub(crate) struct Addressees {
 #[derive(Debug)]
 struct Known {
     life: SenderId,
+    /// It has answered what was sent there, so it gets that.
+    is_reached: bool,
     unanswered: u8,
     /// Unix milliseconds.
     heard_ms: u64,
@@ -38,6 +41,8 @@ struct Known {
 #[derive(Debug)]
 struct Greeted {
     token: Token,
+    /// For whom alone that is, if it answers somebody.
+    asker: Option<SenderId>,
     /// What is to be said, without what found no room.
     waits: Option<Vec<u8>>,
 }
@@ -47,7 +52,7 @@ struct Greeted {
 pub(crate) enum Say {
     /// To this life.
     To(SenderId),
-    /// Nobody is known there: greet whoever it is. What was to be said waits, if there is room.
+    /// Nobody is known to be there: greet whoever it is. What was to be said waits, if there is room.
     Greet(Token),
 }
 
@@ -69,10 +74,19 @@ impl Addressees {
             known.unanswered += 1;
             return Say::To(known.life);
         }
-        self.greet(to, payload)
+        self.greet(to, None, payload)
     }
 
-    fn greet(&mut self, to: SocketAddr, payload: &[u8]) -> Say {
+    /// `payload` answers what `asker` said, which came from `to`.
+    pub(crate) fn reply(&mut self, to: SocketAddr, asker: SenderId, payload: &[u8]) -> Say {
+        let known = self.known.get(&to);
+        match known.is_some_and(|known| known.is_reached && known.life == asker) {
+            true => Say::To(asker),
+            false => self.greet(to, Some(asker), payload),
+        }
+    }
+
+    fn greet(&mut self, to: SocketAddr, asker: Option<SenderId>, payload: &[u8]) -> Say {
         // Another greeting of the same address: the first answer to any of them will do.
         let before = self.greeted.remove(&to).map(|greeted| greeted.token);
         if self.greeted.len() >= self.max {
@@ -86,7 +100,12 @@ impl Addressees {
         let waiting: usize = self.greeted.values().map(Greeted::len).sum();
         let fits = waiting + payload.len() <= MAX_WAITING;
         let waits = fits.then(|| payload.to_vec());
-        self.greeted.insert(to, Greeted { token, waits });
+        let greeted = Greeted {
+            token,
+            asker,
+            waits,
+        };
+        self.greeted.insert(to, greeted);
         Say::Greet(token)
     }
 
@@ -98,8 +117,10 @@ impl Addressees {
                 self.known.remove(&oldest);
             }
         }
+        let before = self.known.get(&from).filter(|known| known.life == life);
         let known = Known {
             life,
+            is_reached: before.is_some_and(|known| known.is_reached),
             unanswered: 0,
             heard_ms: now_ms,
         };
@@ -117,9 +138,13 @@ impl Addressees {
         let mut greeted = self.greeted.iter();
         let (address, _) = greeted.find(|(_, greeted)| greeted.token == token)?;
         let address = *address;
-        let waits = self.greeted.remove(&address)?.waits;
+        let Greeted { asker, waits, .. } = self.greeted.remove(&address)?;
         self.heard(address, life, now_ms);
-        Some((address, waits))
+        if let Some(known) = self.known.get_mut(&address) {
+            known.is_reached = true;
+        }
+        let is_for = asker.is_none_or(|asker| asker == life);
+        Some((address, waits.filter(|_| is_for)))
     }
 }
 

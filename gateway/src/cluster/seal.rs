@@ -6,8 +6,8 @@
 //!
 //! A datagram is `version, kind, sender, addressee, counter, sent at, part, parts` and the sealed
 //! bytes; what stands in front is authenticated with them. A sender is one life of one process, and so
-//! is an addressee: nobody else takes it. Who has not heard of a node yet greets whoever is at its
-//! address, which says nothing else, and learns the addressee from the answer, which is as large as the
+//! is an addressee: nobody else takes it. Who does not know who is at an address greets whoever it is,
+//! which says nothing else, and learns the addressee from the answer, which is as large as the
 //! greeting. Of each sender the counters that were seen are remembered, in a window; what is older than
 //! that or than [`MAX_AGE`] is refused.
 

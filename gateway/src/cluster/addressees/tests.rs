@@ -53,6 +53,37 @@ fn mesh_2_an_answer_from_another_address_is_one_of_the_address_that_was_greeted(
 }
 
 #[test]
+fn mesh_2_who_asks_is_answered_once_he_has_been_reached_where_he_asks_from() {
+    let mut to = Addressees::new(4);
+    to.heard(at(1), A, 5);
+    assert_eq!(to.reply(at(1), A, b"one"), Say::Greet(0));
+    // That it says more proves nothing.
+    to.heard(at(1), A, 6);
+    assert_eq!(to.reply(at(1), A, b"two"), Say::Greet(0));
+    assert_eq!(to.answered(0, A, 7), Some((at(1), Some(b"two".to_vec()))));
+    to.heard(at(1), A, 8);
+    assert_eq!(to.reply(at(1), A, b"three"), Say::To(A));
+    // It was not reached elsewhere, nor was a later life of it here.
+    to.heard(at(2), A, 9);
+    assert_eq!(to.reply(at(2), A, b""), Say::Greet(1));
+    to.heard(at(1), B, 9);
+    assert_eq!(to.reply(at(1), B, b""), Say::Greet(2));
+}
+
+#[test]
+fn mesh_2_an_answer_that_waits_is_for_nobody_but_who_asked() {
+    let mut to = Addressees::new(4);
+    to.heard(at(1), A, 5);
+    assert_eq!(to.reply(at(1), A, b"for a"), Say::Greet(0));
+    assert_eq!(to.answered(0, B, 6), Some((at(1), None)));
+    assert_eq!(to.say(at(1), b""), Say::To(B));
+    // What answers nobody is for whoever is there.
+    assert_eq!(to.say(at(2), b"x"), Say::Greet(1));
+    assert_eq!(to.answered(1, A, 6), Some((at(2), Some(b"x".to_vec()))));
+    assert_eq!(to.reply(at(2), A, b""), Say::To(A));
+}
+
+#[test]
 fn mesh_2_addresses_and_what_waits_for_them_are_bounded() {
     let mut to = Addressees::new(2);
     for last in 1..=3 {

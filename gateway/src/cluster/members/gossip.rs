@@ -101,7 +101,7 @@ impl Socket for Sealed {
         let to = self.shared.within(to);
         let asked = self.asked.take().filter(|(from, _)| *from == to);
         let say = match asked {
-            Some((_, life)) => Say::To(life),
+            Some((_, life)) => self.addressees.reply(to, life, &self.plain),
             None => self.addressees.say(to, &self.plain),
         };
         let datagrams = match say {

@@ -302,6 +302,11 @@ async fn mesh_2_a_node_without_tls_is_not_let_in_where_it_is_asked_for() {
     assert_eq!(a.names().await, [""; 0]);
 }
 
+/// What the second byte says of a datagram.
+const PAYLOAD: u8 = 0;
+const GREETING: u8 = 1;
+const ANSWER: u8 = 2;
+
 /// Passes datagrams between a node and whoever takes this for it, and keeps those to the node.
 pub(super) struct Tap {
     pub(super) address: SocketAddr,
@@ -312,6 +317,11 @@ pub(super) struct Tap {
 
 impl Tap {
     pub(super) async fn before(node: &Node) -> Self {
+        Self::passing(node, |_| true).await
+    }
+
+    /// Of what is for the node, passes this on alone.
+    async fn passing(node: &Node, passes: fn(&[u8]) -> bool) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .expect("a socket");
@@ -334,7 +344,9 @@ impl Tap {
                 }
                 peer = Some(from);
                 kept.send_modify(|kept| kept.push(buffer[..len].to_vec()));
-                let _ = socket.send_to(&buffer[..len], node).await;
+                if passes(&buffer[..len]) {
+                    let _ = socket.send_to(&buffer[..len], node).await;
+                }
             }
         });
         tap
@@ -385,9 +397,10 @@ async fn mesh_2_a_datagram_for_another_node_is_refused_and_answered_to_nobody() 
     let b = Node::start(b).await;
     b.lists(&["a"]).await;
     let kept = tap.kept.borrow().clone();
-    // The second byte says what it is for: greetings are for anybody.
-    let payloads: Vec<_> = kept.iter().filter(|datagram| datagram[1] == 0).collect();
-    let greeting = kept.iter().find(|datagram| datagram[1] == 1);
+    let is = |kind: u8| move |datagram: &&Vec<u8>| datagram[1] == kind;
+    let payloads: Vec<_> = kept.iter().filter(is(PAYLOAD)).collect();
+    // For anybody.
+    let greeting = kept.iter().find(is(GREETING));
     assert!(!payloads.is_empty());
     let capturer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for datagram in &payloads {
@@ -408,7 +421,7 @@ async fn mesh_2_a_datagram_for_another_node_is_refused_and_answered_to_nobody() 
         .await
         .expect("an answer")
         .unwrap();
-    assert_eq!((len, answer[1]), (greeting.len(), 2));
+    assert_eq!((len, answer[1]), (greeting.len(), ANSWER));
     let more = tokio::time::timeout(WHILE, capturer.recv_from(&mut answer)).await;
     assert!(more.is_err(), "a payload was answered");
     assert_eq!(c.names().await, [""; 0]);
@@ -416,6 +429,35 @@ async fn mesh_2_a_datagram_for_another_node_is_refused_and_answered_to_nobody() 
     capturer.send_to(&answer[..len], a.address()).await.unwrap();
     a.counts("cluster_datagrams_rejected_total", &misaddressed, 1.0)
         .await;
+}
+
+#[tokio::test]
+async fn mesh_2_a_payload_that_was_caught_brings_no_answer_upon_an_address_that_it_did_not_come_from()
+ {
+    let a = Node::start(config("a")).await;
+    let tap = Tap::passing(&a, |datagram| datagram[1] != PAYLOAD).await;
+    let mut b = config("b");
+    b.cluster.seed_nodes = vec![seed(tap.address)];
+    let b = Node::start(b).await;
+    let mut kept = tap.kept.subscribe();
+    let payload =
+        |kept: &Vec<Vec<u8>>| kept.iter().find(|datagram| datagram[1] == PAYLOAD).cloned();
+    let caught = soon("a payload", kept.wait_for(|kept| payload(kept).is_some())).await;
+    let caught = payload(&caught.expect("the tap lives")).expect("it is there");
+    // It is the first that a gets of b, and opens gossip.
+    let victim = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    victim.send_to(&caught, a.address()).await.unwrap();
+    let mut answer = vec![0; 65_536];
+    let (len, _) = tokio::time::timeout(PATIENCE, victim.recv_from(&mut answer))
+        .await
+        .expect("a greeting")
+        .unwrap();
+    assert_eq!(answer[1], GREETING);
+    assert!(len <= caught.len(), "{len} for {}", caught.len());
+    let more = tokio::time::timeout(WHILE, victim.recv_from(&mut answer)).await;
+    assert!(more.is_err(), "nobody answered the greeting");
+    // From where b is, it is answered.
+    b.lists(&["a"]).await;
 }
 
 #[tokio::test]
