@@ -4,12 +4,12 @@
 //! for correlating answers with callers by command id. Pure: no task, no socket. Must never look
 //! into a command.
 
-use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tonic::Status;
 
+use super::commands::Commands;
 use super::outstanding::Outstanding;
 use super::replies::{Waiter, Waiters};
 
@@ -42,7 +42,7 @@ pub(crate) enum NotDispatched {
 
 /// The mailbox of one session.
 pub(crate) struct Mailbox {
-    queue: VecDeque<Bytes>,
+    queue: Commands,
     queued_bytes: usize,
     outstanding: Outstanding,
     waiters: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Mailbox {
 impl Mailbox {
     pub(crate) fn new() -> Self {
         Self {
-            queue: VecDeque::new(),
+            queue: Commands::default(),
             queued_bytes: 0,
             outstanding: Outstanding::default(),
             waiters: 0,
@@ -86,7 +86,7 @@ impl Mailbox {
             return Err(NotDispatched::Full(self.queue.len()));
         }
         self.queued_bytes += frame.len();
-        self.queue.push_back(frame);
+        self.queue.push(frame);
         self.waiters += 1;
         self.outstanding.add(command_id, waiter);
         Ok(self.reader.take())
@@ -102,11 +102,8 @@ impl Mailbox {
 
     /// The next command for the stream, or the status it ends with.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
-        if let Some(frame) = self.queue.pop_front() {
+        if let Some(frame) = self.queue.pop() {
             self.queued_bytes -= frame.len();
-            if self.queue.is_empty() && self.queue.capacity() > KEPT_ROOM {
-                self.queue = VecDeque::new();
-            }
             return Poll::Ready(Ok(frame));
         }
         if let Some(status) = &self.ended {
@@ -132,7 +129,7 @@ impl Mailbox {
 
     /// Takes every caller out: their commands were lost. What is queued is dropped.
     pub(crate) fn fail_outstanding(&mut self) -> Vec<Waiter> {
-        self.queue = VecDeque::new();
+        self.queue = Commands::default();
         self.queued_bytes = 0;
         self.waiters = 0;
         self.sweep_at = SWEEP_FLOOR;
@@ -342,7 +339,7 @@ mod tests {
             assert!(next(&mut mailbox).is_ready());
             mailbox.waiters(n.to_string().as_bytes(), true);
         }
-        assert_eq!(mailbox.queue.capacity(), 0);
+        assert_eq!(mailbox.queue.room(), 0);
         assert_eq!(mailbox.outstanding.capacity(), 0);
     }
 

@@ -9,6 +9,7 @@ mod arriving;
 #[cfg(feature = "bench")]
 pub(crate) mod bench;
 mod clock;
+mod commands;
 mod epoch;
 mod events;
 mod inbound;
