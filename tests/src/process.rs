@@ -319,7 +319,7 @@ fn spawn(binary: &Path, directory: &Path, secret: &str) -> Result<Child, String>
 pub fn anonymous_memory_of(process: u32) -> Result<u64, String> {
     let path = format!("/proc/{process}/status");
     let status = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
-    rss_anon(&status).ok_or_else(|| format!("{path} tells no RssAnon"))
+    bytes_of("RssAnon:", &status).ok_or_else(|| format!("{path} tells no RssAnon"))
 }
 
 /// `yuzu-gateway` beside the running binary.
@@ -368,10 +368,9 @@ pub fn free_addresses<const N: usize>(address: Ipv4Addr) -> std::io::Result<[Soc
     Ok(addresses)
 }
 
-fn rss_anon(status: &str) -> Option<u64> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+/// What the system says of `name`, which ends in a colon, in a text like `/proc/meminfo`: bytes.
+pub fn bytes_of(name: &str, text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -418,8 +417,8 @@ mod tests {
     #[test]
     fn reads_anonymous_memory() {
         let status = "VmRSS:\t  200 kB\nRssAnon:\t     124 kB\nRssFile:\t 76 kB\n";
-        assert_eq!(rss_anon(status), Some(124 * 1024));
-        assert_eq!(rss_anon("VmRSS: 1 kB"), None);
+        assert_eq!(bytes_of("RssAnon:", status), Some(124 * 1024));
+        assert_eq!(bytes_of("RssAnon:", "VmRSS: 1 kB"), None);
     }
 
     #[test]

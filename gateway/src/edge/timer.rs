@@ -5,7 +5,7 @@
 //! anew each time, in memory that nothing else of a command touches. Responsible for going off in
 //! time, for a moment more when it goes off late, so that what waits in the socket is read before a
 //! peer is taken for silent, and for costing no more than a look at the clock until then. Must never
-//! be pending without a waker of its latest poll, and knows nothing of what hyper does in time.
+//! be pending without the waker of its latest poll.
 
 use std::future::Future;
 use std::pin::Pin;

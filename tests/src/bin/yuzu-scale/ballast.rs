@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io::Write;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use yuzu_tests::process::bytes_of;
 
 const STEP: usize = 1 << 20;
 
@@ -26,7 +27,8 @@ impl Ballast {
     /// When the machine has no such memory.
     pub(crate) fn take(bytes: u64) -> Result<Self, String> {
         let text = fs::read_to_string("/proc/meminfo").map_err(|e| e.to_string())?;
-        let available = available(&text).ok_or("/proc/meminfo has no MemAvailable")?;
+        let available =
+            bytes_of("MemAvailable:", &text).ok_or("/proc/meminfo has no MemAvailable")?;
         if bytes > available {
             return Err(format!("{bytes} bytes are needed, {available} available"));
         }
@@ -51,23 +53,12 @@ impl Ballast {
     }
 }
 
-/// Bytes that the machine can give, by its /proc/meminfo.
-fn available(meminfo: &str) -> Option<u64> {
-    let mut lines = meminfo.lines();
-    let value = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn more_than_there_is_is_refused() {
-        let meminfo = "MemFree:  1 kB\nMemAvailable:   23515 kB\nBuffers: 3 kB\n";
-        assert_eq!(available(meminfo), Some(23_515 * 1024));
-        assert_eq!(available("MemFree: 1 kB"), None);
         assert!(Ballast::take(u64::MAX).is_err());
     }
 
