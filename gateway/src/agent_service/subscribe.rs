@@ -39,7 +39,7 @@ impl AgentService {
             TakeRefused::CapReached => self.cap_reached(),
         })?;
         let write_errors = self.owners.metrics.stream_write_errors_total.clone();
-        let body = SubscribeBody::new(Arc::clone(&session), write_errors);
+        let body = SubscribeBody::new(Arc::clone(&session), Arc::clone(connection), write_errors);
         let inbound = Inbound::new(request.into_body(), connection, &self.owners.arriving);
         start_owner(session, inbound, Arc::clone(&self.owners));
         Ok(grpc::stream(body))

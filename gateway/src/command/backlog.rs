@@ -24,19 +24,6 @@ const COALESCE: usize = 32 << 10;
 /// Room for so many answers is kept when all have left.
 const KEPT_ROOM: usize = 64;
 
-/// What the entries of a SendCommand are named after.
-#[derive(Default)]
-pub(super) struct Names {
-    pub(super) targets: Vec<Arc<str>>,
-    pub(super) command_id: String,
-}
-
-impl Names {
-    fn agent(&self, target: u32) -> &str {
-        self.targets.get(target as usize).map_or("", |id| id)
-    }
-}
-
 /// The answers of one SendCommand that its caller has not taken yet.
 pub(super) struct Backlog {
     pool: Arc<Pool>,
@@ -69,14 +56,16 @@ pub(super) struct Room {
     beyond: bool,
 }
 
-struct Waiting {
-    target: u32,
-    what: What,
-}
-
-enum What {
-    Answer { frame: Bytes, beyond: bool },
-    NoAnswer(NoAnswer),
+enum Waiting {
+    Answer {
+        target: u32,
+        frame: Bytes,
+        beyond: bool,
+    },
+    NoAnswer {
+        agent: Arc<str>,
+        reason: NoAnswer,
+    },
 }
 
 #[derive(Default)]
@@ -89,17 +78,17 @@ struct Beyond {
 }
 
 impl Waiting {
-    fn len(&self, names: &Names) -> usize {
-        match &self.what {
-            What::Answer { frame, .. } => frame.len(),
-            What::NoAnswer(reason) => reason.len(names.agent(self.target), &names.command_id),
+    fn len(&self, command_id: &str) -> usize {
+        match self {
+            Self::Answer { frame, .. } => frame.len(),
+            Self::NoAnswer { agent, reason } => reason.len(agent, command_id),
         }
     }
 
-    fn put(&self, out: &mut BytesMut, names: &Names) {
-        match &self.what {
-            What::Answer { frame, .. } => out.extend_from_slice(frame),
-            What::NoAnswer(reason) => reason.put(out, names.agent(self.target), &names.command_id),
+    fn put(&self, out: &mut BytesMut, command_id: &str) {
+        match self {
+            Self::Answer { frame, .. } => out.extend_from_slice(frame),
+            Self::NoAnswer { agent, reason } => reason.put(out, agent, command_id),
         }
     }
 }
@@ -158,8 +147,11 @@ impl Backlog {
 
     /// Queues the answer that there is room for.
     pub(super) fn put(&mut self, Room { target, beyond }: Room, frame: Bytes) {
-        let what = What::Answer { frame, beyond };
-        self.queue.push_back(Waiting { target, what });
+        self.queue.push_back(Waiting::Answer {
+            target,
+            frame,
+            beyond,
+        });
     }
 
     /// Has `owner` woken when [`Self::room`] may grant the `len` bytes it has just refused.
@@ -173,14 +165,14 @@ impl Backlog {
 
     /// Queues the entry of a target without an answer. There is at most one for each target, a few
     /// bytes until it is taken, so it is not held to the bound.
-    pub(super) fn note(&mut self, target: u32, reason: NoAnswer) {
-        let what = What::NoAnswer(reason);
-        self.queue.push_back(Waiting { target, what });
+    pub(super) fn note(&mut self, agent: Arc<str>, reason: NoAnswer) {
+        self.queue.push_back(Waiting::NoAnswer { agent, reason });
     }
 
-    /// The next piece for the caller, and the agents to wake; an empty piece when nothing waits.
-    pub(super) fn take(&mut self, names: &Names) -> (Bytes, Vec<Waker>) {
-        let (count, len) = self.next_piece(names);
+    /// The next piece for the caller of `command_id`, and the agents to wake; an empty piece when
+    /// nothing waits.
+    pub(super) fn take(&mut self, command_id: &str) -> (Bytes, Vec<Waker>) {
+        let (count, len) = self.next_piece(command_id);
         let mut owners = Vec::new();
         let before = self.bytes;
         for index in 0..count {
@@ -189,14 +181,11 @@ impl Backlog {
         self.advance_line(before - self.bytes, count == self.queue.len(), &mut owners);
         let mut taken = self.queue.drain(..count);
         let piece = match taken.next() {
-            Some(Waiting {
-                what: What::Answer { frame, .. },
-                ..
-            }) if count == 1 => frame,
+            Some(Waiting::Answer { frame, .. }) if count == 1 => frame,
             first => {
                 let mut out = BytesMut::with_capacity(len);
                 for waiting in first.into_iter().chain(taken.by_ref()) {
-                    waiting.put(&mut out, names);
+                    waiting.put(&mut out, command_id);
                 }
                 out.freeze()
             }
@@ -211,10 +200,10 @@ impl Backlog {
     }
 
     /// How many answers leave together, and their bytes: the first whatever its size.
-    fn next_piece(&self, names: &Names) -> (usize, usize) {
+    fn next_piece(&self, command_id: &str) -> (usize, usize) {
         let (mut count, mut bytes) = (0, 0);
         for waiting in &self.queue {
-            let len = waiting.len(names);
+            let len = waiting.len(command_id);
             if count > 0 && bytes + len > COALESCE {
                 break;
             }
@@ -225,9 +214,10 @@ impl Backlog {
     }
 
     fn give_room_back(&mut self, index: usize, owners: &mut Vec<Waker>) {
-        let Some(Waiting {
+        let Some(Waiting::Answer {
             target,
-            what: What::Answer { frame, beyond },
+            frame,
+            beyond,
         }) = self.queue.get(index)
         else {
             return;

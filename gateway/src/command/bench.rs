@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Body;
 
-use super::backlog::Names;
 use super::callers::{CallerLimits, Callers};
 use super::fanout::{Fanout, FanoutBody};
 use super::metrics::MetricsOfCommands;
@@ -35,15 +34,15 @@ impl Broadcast {
             buffer_bytes: 4 << 20,
             slow_timeout: Duration::from_secs(5),
         });
-        let names = Names {
-            targets: (0..targets).map(|n| n.to_string().into()).collect(),
-            command_id: "command".to_owned(),
-        };
         let metrics = MetricsOfCommands::new(metrics).of("shell");
-        let fanout = Fanout::new(names, metrics, &callers, Duration::from_secs(300));
-        for target in 0..targets {
-            fanout.expect(target);
-        }
+        let fanout = Fanout::new(
+            targets as usize,
+            "command".to_owned(),
+            metrics,
+            &callers,
+            Duration::from_secs(300),
+        );
+        fanout.expect(0..targets);
         fanout.dispatched();
         Self {
             body: FanoutBody::new(Arc::clone(&fanout)),

@@ -14,13 +14,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
-use super::backlog::{Backlog, Names, NoRoom, Room};
+use super::backlog::{Backlog, NoRoom, Room};
 use super::callers::{CallerLimits, Callers, STALL};
-use super::drop_in_turns;
 use super::entries::NoAnswer;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
@@ -33,9 +31,6 @@ pub(super) use feed::Feed;
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// The watchdog looks so many times within a caller's whole time, as it may become shorter.
 const LOOKS: u32 = 10;
-
-/// Names of targets that are not let go of at once.
-const MANY: usize = 10_000;
 
 static SLOW_CALLER: limit::LineLimit = limit::LineLimit::per_second();
 
@@ -63,7 +58,8 @@ enum TakenIn {
 struct State {
     backlog: Backlog,
     tracker: Tracker,
-    names: Names,
+    targets: usize,
+    command_id: String,
     /// Targets are still being dispatched.
     dispatching: bool,
     end: Option<End>,
@@ -99,9 +95,10 @@ pub(super) struct Fanout {
 }
 
 impl Fanout {
-    /// Starts with no target dispatched; ends `timeout` from now at the latest.
+    /// Starts with none of its `targets` dispatched; ends `timeout` from now at the latest.
     pub(super) fn new(
-        names: Names,
+        targets: usize,
+        command_id: String,
         metrics: CommandMetrics,
         callers: &Arc<Callers>,
         timeout: Duration,
@@ -110,8 +107,9 @@ impl Fanout {
         let limits = callers.limits();
         let state = State {
             backlog: Backlog::new(limits.buffer_bytes, Arc::clone(&callers.pool)),
-            tracker: Tracker::new(names.targets.len()),
-            names,
+            tracker: Tracker::new(targets),
+            targets,
+            command_id,
             dispatching: true,
             end: None,
             caller: None,
@@ -145,17 +143,20 @@ impl Fanout {
         &self.metrics
     }
 
-    /// The target is about to be sent the command.
-    pub(super) fn expect(&self, target: u32) {
-        self.state().tracker.expect(target);
+    /// These targets are about to be sent the command.
+    pub(super) fn expect(&self, targets: impl IntoIterator<Item = u32>) {
+        let mut state = self.state();
+        for target in targets {
+            state.tracker.expect(target);
+        }
     }
 
     /// The target was not sent the command after all, or never had a chance.
-    pub(super) fn refuse(&self, target: u32, reason: NoAnswer) {
+    pub(super) fn refuse(&self, target: u32, agent: &Arc<str>, reason: NoAnswer) {
         let mut state = self.state();
         state.tracker.complete(target);
         if self.is_open(&state) {
-            self.queue(state, |backlog| backlog.note(target, reason));
+            self.note(state, agent, reason);
         }
     }
 
@@ -164,12 +165,16 @@ impl Fanout {
         self.state().tracker.complete(target);
     }
 
-    /// More targets; the number of the first.
-    pub(super) fn add(&self, targets: &[Arc<str>]) -> u32 {
+    /// More targets that are about to be sent the command; the number of the first.
+    pub(super) fn add(&self, targets: usize) -> u32 {
         let mut state = self.state();
-        let first = state.names.targets.len();
-        state.names.targets.extend_from_slice(targets);
-        state.tracker.extend_to(first + targets.len());
+        let first = state.targets;
+        state.targets += targets;
+        let targets = state.targets;
+        state.tracker.extend_to(targets);
+        for target in first..targets {
+            state.tracker.expect(target as u32);
+        }
         first as u32
     }
 
@@ -192,8 +197,8 @@ impl Fanout {
         state.end.is_none() && now < self.deadline
     }
 
-    fn queue(&self, mut state: MutexGuard<'_, State>, add: impl FnOnce(&mut Backlog)) {
-        add(&mut state.backlog);
+    fn note(&self, mut state: MutexGuard<'_, State>, agent: &Arc<str>, reason: NoAnswer) {
+        state.backlog.note(Arc::clone(agent), reason);
         let caller = state.caller.take();
         drop(state);
         wake(caller);
@@ -383,19 +388,14 @@ impl Fanout {
         let mut state = self.state();
         state.gone = true;
         let feeder = state.feeder.take();
-        let names = std::mem::take(&mut state.names);
         let rest = (
+            std::mem::take(&mut state.command_id),
             state.backlog.clear(),
             std::mem::replace(&mut state.tracker, Tracker::new(0)),
         );
         drop(state);
         wake(feeder);
         drop(rest);
-        if names.targets.len() > MANY
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(drop_in_turns(names.targets));
-        }
     }
 
     /// The next piece of the response body.
@@ -432,8 +432,12 @@ impl Fanout {
 }
 
 fn take(mut state: MutexGuard<'_, State>) -> Bytes {
-    let State { backlog, names, .. } = &mut *state;
-    let (piece, owners) = backlog.take(names);
+    let State {
+        backlog,
+        command_id,
+        ..
+    } = &mut *state;
+    let (piece, owners) = backlog.take(command_id);
     state.came = 0;
     let now = Instant::now();
     state.idle_since = (!state.backlog.is_empty()).then_some(now);
@@ -475,12 +479,10 @@ impl ReplySink for Fanout {
         }))
     }
 
-    fn lost(&self, target: u32) {
+    fn lost(&self, target: u32, agent: &Arc<str>) {
         let mut state = self.state();
         if self.is_open(&state) && state.tracker.complete(target) {
-            self.queue(state, |backlog| {
-                backlog.note(target, NoAnswer::AgentDisconnected);
-            });
+            self.note(state, agent, NoAnswer::AgentDisconnected);
         }
     }
 

@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use smallvec::SmallVec;
 
+use super::TURN;
 use super::entries::NoAnswer;
 use super::fanout::Fanout;
 use super::metrics::MetricsOfCommands;
 use crate::config;
+use crate::edge::Sleeper;
 use crate::observe::log::{limit, limited, safe_text};
 use crate::session::{MailboxLimits, NotDispatched, ReplySink, Session, Waiter};
 
@@ -63,39 +66,29 @@ impl Local {
         }
     }
 
+    /// Sends a framed command to some sessions.
+    pub(super) fn round<'a>(
+        &'a self,
+        fanout: &'a Arc<Fanout>,
+        id: &'a Bytes,
+        frame: &'a Bytes,
+    ) -> Round<'a> {
+        Round {
+            local: self,
+            fanout,
+            id,
+            frame,
+            mailbox: self.mailbox(),
+            asleep: SmallVec::new(),
+        }
+    }
+
     /// The bounds in force.
-    pub(super) fn mailbox(&self) -> MailboxLimits {
+    fn mailbox(&self) -> MailboxLimits {
         let config = self.config.load();
         MailboxLimits {
             commands: config.mailbox,
             bytes: config.mailbox_bytes,
-        }
-    }
-
-    /// Sends a framed command to one session.
-    pub(super) fn dispatch(
-        &self,
-        fanout: &Arc<Fanout>,
-        target: u32,
-        session: &Session,
-        id: &Bytes,
-        frame: &Bytes,
-        mailbox: MailboxLimits,
-    ) -> Dispatched {
-        fanout.expect(target);
-        let sink = Arc::clone(fanout) as Arc<dyn ReplySink>;
-        let waiter = Waiter { sink, target };
-        match session.dispatch(id, frame.clone(), waiter, mailbox) {
-            Ok(()) => Dispatched::Yes,
-            Err(NotDispatched::Ended) => {
-                fanout.forget(target);
-                Dispatched::Ended
-            }
-            Err(NotDispatched::Full(queued)) => {
-                self.backpressure(queued, id);
-                fanout.refuse(target, NoAnswer::Backpressure);
-                Dispatched::Full
-            }
         }
     }
 
@@ -109,5 +102,54 @@ impl Local {
             "command {} not sent to an agent: its mailbox is full ({queued} commands wait)",
             safe_text(command_id)
         );
+    }
+}
+
+/// A command on its way to some sessions. Their streams are woken some at a time, and the rest when this
+/// is dropped: what waking them touches is in no cache mostly, and is fetched for all of them at once.
+pub(super) struct Round<'a> {
+    local: &'a Local,
+    fanout: &'a Arc<Fanout>,
+    id: &'a Bytes,
+    frame: &'a Bytes,
+    mailbox: MailboxLimits,
+    asleep: SmallVec<[Sleeper; TURN]>,
+}
+
+impl Round<'_> {
+    /// Sends it to one session, which the fan-out expects to answer as `target`.
+    pub(super) fn dispatch(&mut self, target: u32, session: &Session) -> Dispatched {
+        let sink = Arc::clone(self.fanout) as Arc<dyn ReplySink>;
+        let waiter = Waiter { sink, target };
+        match session.dispatch(self.id, self.frame.clone(), waiter, self.mailbox) {
+            Ok(reader) => {
+                self.asleep.extend(reader);
+                if self.asleep.len() == TURN {
+                    self.wake();
+                }
+                Dispatched::Yes
+            }
+            Err(NotDispatched::Ended) => {
+                self.fanout.forget(target);
+                Dispatched::Ended
+            }
+            Err(NotDispatched::Full(queued)) => {
+                self.local.backpressure(queued, self.id);
+                let reason = NoAnswer::Backpressure;
+                self.fanout.refuse(target, session.agent_id(), reason);
+                Dispatched::Full
+            }
+        }
+    }
+
+    fn wake(&mut self) {
+        self.asleep.iter().for_each(Sleeper::prefetch);
+        self.asleep.drain(..).for_each(Sleeper::wake);
+    }
+}
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        self.wake();
     }
 }

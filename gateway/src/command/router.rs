@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::backlog::Names;
 use super::callers::{CallerLimits, Callers};
 use super::entries::NoAnswer;
 use super::fanout::{Fanout, FanoutBody};
@@ -18,7 +18,7 @@ use super::forward::{Forwarded, Forwarder, Place};
 use super::local::{Dispatched, Local};
 use super::metrics::MetricsOfCommands;
 use super::running::{Running, Stopping, Ticket};
-use super::{drop_in_turns, take_long_turns, take_turns};
+use super::{TURN, drop_in_turns, take_long_turns, take_turns};
 use crate::config;
 use crate::observe::metrics::Metrics;
 use crate::session::{Registry, Session};
@@ -51,7 +51,6 @@ pub(crate) struct Router {
 /// The targets of a call.
 #[derive(Default)]
 struct Targets {
-    names: Vec<Arc<str>>,
     routes: Vec<Route>,
     /// Those that other nodes hold, by their place here.
     remote: Vec<(u32, Arc<str>, Place)>,
@@ -61,23 +60,14 @@ struct Targets {
 enum Route {
     Here(Arc<Session>),
     Elsewhere,
-    Nowhere,
+    Nowhere(Arc<str>),
 }
 
 impl Targets {
-    fn add(&mut self, name: Arc<str>, route: Route) {
-        self.names.push(name);
-        self.routes.push(route);
-    }
-
-    fn add_here(&mut self, session: Arc<Session>) {
-        self.add(Arc::clone(session.agent_id()), Route::Here(session));
-    }
-
     fn add_elsewhere(&mut self, name: Arc<str>, place: Place) {
-        let index = self.names.len() as u32;
-        self.remote.push((index, Arc::clone(&name), place));
-        self.add(name, Route::Elsewhere);
+        let index = self.routes.len() as u32;
+        self.remote.push((index, name, place));
+        self.routes.push(Route::Elsewhere);
     }
 }
 
@@ -125,18 +115,10 @@ impl Router {
         command: Command,
     ) -> Result<(FanoutBody, Ticket), Stopping> {
         let ticket = self.begin()?;
-        let Targets {
-            names,
-            routes,
-            remote,
-        } = self.resolve(agent_ids).await;
+        let Targets { routes, remote } = self.resolve(agent_ids).await;
         let id = Bytes::copy_from_slice(command.id.as_bytes());
         let timeout = self.local.timeout(command.timeout_seconds);
-        let names = Names {
-            targets: names,
-            command_id: command.id,
-        };
-        let fanout = self.fan_out(names, &command.plugin, timeout);
+        let fanout = self.fan_out(routes.len(), command.id, &command.plugin, timeout);
         // From here on a caller that leaves drops the fan-out, the targets not yet sent included.
         let body = FanoutBody::new(Arc::clone(&fanout));
         let forwarded = remote.len();
@@ -167,9 +149,15 @@ impl Router {
     }
 
     /// A fan-out that ends `timeout` from now at the latest.
-    pub(super) fn fan_out(&self, names: Names, plugin: &str, timeout: Duration) -> Arc<Fanout> {
+    pub(super) fn fan_out(
+        &self,
+        targets: usize,
+        command_id: String,
+        plugin: &str,
+        timeout: Duration,
+    ) -> Arc<Fanout> {
         let metrics = self.local.metrics.of(plugin);
-        Fanout::new(names, metrics, &self.callers, timeout)
+        Fanout::new(targets, command_id, metrics, &self.callers, timeout)
     }
 
     /// The distinct targets, each with where it is (CMD-1, CMD-13).
@@ -190,8 +178,8 @@ impl Router {
             let elsewhere = elsewhere.and_then(|forwarder| forwarder.elsewhere(id, epoch));
             match (elsewhere, own) {
                 (Some(place), _) => targets.add_elsewhere(Arc::from(*id), place),
-                (None, Some(session)) => targets.add_here(session),
-                (None, None) => targets.add(Arc::from(*id), Route::Nowhere),
+                (None, Some(session)) => targets.routes.push(Route::Here(session)),
+                (None, None) => targets.routes.push(Route::Nowhere(Arc::from(*id))),
             }
         }
         targets
@@ -220,7 +208,7 @@ impl Router {
             for (index, session) in self.registry.all_of(shard).into_iter().enumerate() {
                 take_long_turns(index).await;
                 if !remote.contains(session.agent_id()) {
-                    targets.add_here(session);
+                    targets.routes.push(Route::Here(session));
                 }
             }
         }
@@ -236,24 +224,50 @@ impl Router {
         id: &Bytes,
         frame: &Bytes,
     ) -> usize {
-        let (mut sent, mailbox) = (0, self.local.mailbox());
-        for (index, route) in routes.into_iter().enumerate() {
-            take_turns(index).await;
-            let target = index as u32;
-            match route {
-                Route::Elsewhere => {}
-                Route::Nowhere => fanout.refuse(target, NoAnswer::NotConnected),
-                Route::Here(session) => {
-                    match (self.local).dispatch(fanout, target, &session, id, frame, mailbox) {
-                        Dispatched::Yes => sent += 1,
-                        Dispatched::Full => {}
-                        Dispatched::Ended => fanout.refuse(target, NoAnswer::NotConnected),
-                    }
-                }
+        let here = |(index, route)| matches!(route, &Route::Here(_)).then_some(index as u32);
+        fanout.expect(routes.iter().enumerate().filter_map(here));
+        let (mut routes, mut sent) = ((0..).zip(routes), 0);
+        loop {
+            let turn: SmallVec<[_; TURN]> = routes.by_ref().take(TURN).collect();
+            let is_last = turn.len() < TURN;
+            sent += self.dispatch_turn(fanout, turn, id, frame);
+            if is_last {
+                break;
             }
+            tokio::task::yield_now().await;
         }
         if sent > 0 {
             fanout.metrics().dispatched().inc_by(sent as u64);
+        }
+        sent
+    }
+
+    /// Sends to some of them.
+    fn dispatch_turn(
+        &self,
+        fanout: &Arc<Fanout>,
+        turn: SmallVec<[(u32, Route); TURN]>,
+        id: &Bytes,
+        frame: &Bytes,
+    ) -> usize {
+        for (_, route) in &turn {
+            if let Route::Here(session) = route {
+                session.prefetch();
+            }
+        }
+        let (mut sent, mut round) = (0, self.local.round(fanout, id, frame));
+        for (target, route) in turn {
+            match route {
+                Route::Elsewhere => {}
+                Route::Nowhere(id) => fanout.refuse(target, &id, NoAnswer::NotConnected),
+                Route::Here(session) => match round.dispatch(target, &session) {
+                    Dispatched::Yes => sent += 1,
+                    Dispatched::Full => {}
+                    Dispatched::Ended => {
+                        fanout.refuse(target, session.agent_id(), NoAnswer::NotConnected);
+                    }
+                },
+            }
         }
         sent
     }

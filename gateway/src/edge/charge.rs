@@ -115,6 +115,10 @@ impl Charge {
     /// A connection over its limit is closed and counted. What finds no room at the node is counted
     /// and not charged; the caller refuses the request.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), OverBudget> {
+        // As it is nearly always: nothing of the connection is touched.
+        if bytes == self.bytes {
+            return Ok(());
+        }
         if let Some(node) = &self.node
             && !node.resize(self.bytes, bytes)
         {

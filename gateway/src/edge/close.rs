@@ -13,6 +13,8 @@ pub(crate) enum CloseReason {
     NoPreface,
     /// No byte within the idle timeout (LSN-4).
     Idle,
+    /// It has open streams and did not answer a PING (LSN-12).
+    PingNotAnswered,
     /// No session within the unregistered timeout.
     Unregistered,
     /// An answer waited too long behind a closed window.
@@ -50,6 +52,7 @@ impl CloseReason {
         match self {
             Self::NoPreface => "no_preface",
             Self::Idle => "idle",
+            Self::PingNotAnswered => "ping_not_answered",
             Self::Unregistered => "unregistered",
             Self::AnswerNotTaken => "answer_not_taken",
             Self::Unauthorized => "unauthorized",
@@ -66,7 +69,11 @@ impl CloseReason {
     const fn is_for_cost(self) -> bool {
         !matches!(
             self,
-            Self::NoPreface | Self::Idle | Self::Unregistered | Self::Unauthorized
+            Self::NoPreface
+                | Self::Idle
+                | Self::PingNotAnswered
+                | Self::Unregistered
+                | Self::Unauthorized
         )
     }
 

@@ -18,7 +18,7 @@ use super::charge::NodeMemory;
 use super::close::CloseReason;
 use super::pause::Pauses;
 use super::rtt::RoundTrip;
-use super::tasks::{Newcomers, Turn};
+use super::tasks::{Newcomers, Part, Turn};
 use crate::observe::metrics::Metrics;
 use crate::pki::{BadCertificate, PeerCertificate};
 
@@ -39,7 +39,8 @@ impl ConnectionKey {
 pub(crate) struct ConnectionLimits {
     /// The preface and the first frame must arrive within this time, after a TLS handshake.
     pub(crate) preface_timeout: Duration,
-    /// No received byte for this long: closed (LSN-4).
+    /// No received byte for this long: closed (LSN-4). A third of it: a peer with open streams is asked
+    /// for one (LSN-12).
     pub(crate) idle_timeout: Duration,
     /// A connection without a session for this long is closed, whatever it sends; zero is never.
     pub(crate) unregistered_timeout: Duration,
@@ -57,11 +58,16 @@ pub(crate) struct ConnectionLimits {
     pub(crate) node_memory: Arc<NodeMemory>,
 }
 
+/// A peer that is asked for a byte has this long to send one.
+const PONG_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// What to do with a connection now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Close it.
     Close(CloseReason),
+    /// Send a PING and look again at this time.
+    Ask(Instant),
     /// Look again at this time.
     CheckAt(Instant),
 }
@@ -90,11 +96,12 @@ pub(crate) struct Connection {
     /// Whether `answers` holds any, for whoever looks often.
     answers_wait: AtomicBool,
     spoke_http2: AtomicBool,
-    flooded: AtomicBool,
-    opened: Instant,
-
-    last_byte_ms: AtomicU64,
+    /// Its socket is to write a PING.
+    asks: AtomicBool,
     streams: AtomicUsize,
+
+    opened: Instant,
+    last_byte_ms: AtomicU64,
     pauses: Pauses,
     round_trip: RoundTrip,
     answers: Mutex<AnswerLedger>,
@@ -109,8 +116,18 @@ pub(crate) struct Connection {
     /// When the last session ended, or the connection began.
     sessionless_ms: AtomicU64,
     held: AtomicUsize,
+    /// When it was asked for a byte; later than the last byte while it has not answered.
+    asked_ms: AtomicU64,
+    flooded: AtomicBool,
     newcomers: Newcomers,
 }
+
+/// Where the first two lines of 64 bytes end, the first of which begins with the counts of the `Arc`.
+const _: () = {
+    let counts = 2 * size_of::<usize>();
+    assert!(counts + std::mem::offset_of!(Connection, opened) == 64);
+    assert!(counts + std::mem::offset_of!(Connection, answers) == 128);
+};
 
 impl Connection {
     /// A connection accepted now.
@@ -124,10 +141,10 @@ impl Connection {
             signal: AtomicU8::new(Signal::Serve as u8),
             answers_wait: AtomicBool::new(false),
             spoke_http2: AtomicBool::new(false),
-            flooded: AtomicBool::new(false),
+            asks: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
             opened: Instant::now(),
             last_byte_ms: AtomicU64::new(0),
-            streams: AtomicUsize::new(0),
             pauses: Pauses::default(),
             round_trip: RoundTrip::default(),
             answers: Mutex::default(),
@@ -140,6 +157,8 @@ impl Connection {
             sessions: AtomicUsize::new(0),
             sessionless_ms: AtomicU64::new(0),
             held: AtomicUsize::new(0),
+            asked_ms: AtomicU64::new(0),
+            flooded: AtomicBool::new(false),
             newcomers: Newcomers::default(),
         })
     }
@@ -188,6 +207,18 @@ impl Connection {
         if spoke_http2 && !self.spoke_http2.load(Ordering::Relaxed) {
             self.spoke_http2.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Has its task write a PING (LSN-12).
+    pub(super) fn ask(&self, now: Instant) {
+        self.asked_ms.store(self.age_ms(now), Ordering::Relaxed);
+        self.asks.store(true, Ordering::Relaxed);
+        self.turn.wake_part(Part::SERVED);
+    }
+
+    /// Whether a PING is to be written now.
+    pub(super) fn takes_ask(&self) -> bool {
+        self.asks.load(Ordering::Relaxed) && self.asks.swap(false, Ordering::Relaxed)
     }
 
     /// Something was written that the peer acknowledges.
@@ -350,10 +381,32 @@ impl Connection {
             }
             next = next.min(at);
         }
-        match self.answers().overdue_at(self.limits.answer_patience) {
-            Some(at) if now >= at => Verdict::Close(CloseReason::AnswerNotTaken),
-            Some(at) => Verdict::CheckAt(at.min(next)),
-            None => Verdict::CheckAt(next),
+        if let Some(at) = self.answers().overdue_at(self.limits.answer_patience) {
+            if now >= at {
+                return Verdict::Close(CloseReason::AnswerNotTaken);
+            }
+            next = next.min(at);
+        }
+        match self.asks_for_a_byte(last, now) {
+            Verdict::Ask(until) => Verdict::Ask(until.min(next)),
+            Verdict::CheckAt(at) => Verdict::CheckAt(at.min(next)),
+            close @ Verdict::Close(_) => close,
+        }
+    }
+
+    /// Judges whether a peer with open streams lives (LSN-12), `last` into whose connection the last byte
+    /// came. Looked at as often when there are none: one may be opened at any time.
+    fn asks_for_a_byte(&self, last: Duration, now: Instant) -> Verdict {
+        let silence = self.limits.idle_timeout / 3;
+        let asked = Duration::from_millis(self.asked_ms.load(Ordering::Relaxed));
+        let due = self.opened + last + silence;
+        let until = self.opened + asked + PONG_TIMEOUT;
+        match (self.has_streams(), asked > last) {
+            (true, true) if now >= until => Verdict::Close(CloseReason::PingNotAnswered),
+            (true, true) => Verdict::CheckAt(until),
+            (true, false) if now >= due => Verdict::Ask(now + PONG_TIMEOUT),
+            (_, _) if now < due => Verdict::CheckAt(due),
+            (_, _) => Verdict::CheckAt(now + silence),
         }
     }
 

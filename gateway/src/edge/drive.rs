@@ -19,7 +19,7 @@ use super::close::CloseReason;
 use super::connection::{Connection, Signal, Verdict};
 use super::flood;
 use super::late::SecondLook;
-use super::tasks::{Tasks, Woken};
+use super::tasks::{Part, Tasks, Woken};
 
 /// An idle peer that was sent GOAWAY has this long to leave by itself.
 const LEAVE_TIME: Duration = Duration::from_secs(3);
@@ -43,19 +43,19 @@ pub(super) async fn drive<C>(
         look: SecondLook::default(),
         seen: Signal::Serve,
         leaving: None,
-        served_woken: Woken::of(connection),
-        check_woken: Woken::of(connection),
     };
+    connection.turn().set(Part::SERVED);
+    connection.turn().set(Part::CHECK);
     // What the runtime's tasks are woken for is to have its turn before this.
     let looks = if tasks.is_some() { LOOKS } else { 1 };
-    let for_tasks = Waker::from(Arc::clone(connection));
-    let for_served = Waker::from(Arc::clone(&driver.served_woken));
-    let for_check = Waker::from(Arc::clone(&driver.check_woken));
+    // Of newcomers as well, which have no place yet.
+    let for_served = Waker::from(Arc::clone(connection));
+    let for_check = Woken::waker(connection, Part::CHECK);
     let ended = poll_fn(|cx| {
         connection.turn().begin();
         for _ in 0..looks {
             if let Some(tasks) = &mut tasks {
-                tasks.run(&mut Context::from_waker(&for_tasks));
+                tasks.run(&mut Context::from_waker(&for_served));
             }
             // After them: what one of them ends is not served any more.
             let for_check = &mut Context::from_waker(&for_check);
@@ -94,8 +94,6 @@ struct Driver<'a, C> {
     seen: Signal,
     /// Why it was sent GOAWAY by its verdict.
     leaving: Option<CloseReason>,
-    served_woken: Arc<Woken>,
-    check_woken: Arc<Woken>,
 }
 
 impl<C: GracefulConnection> Driver<'_, C> {
@@ -110,7 +108,7 @@ impl<C: GracefulConnection> Driver<'_, C> {
             }
         }
         // A timer costs more than a look whether it has gone off.
-        let check_woken = self.check_woken.take();
+        let check_woken = self.connection.turn().take(Part::CHECK);
         while check_woken && self.check.as_mut().poll(for_check).is_ready() {
             let now = Instant::now();
             let due = self.check.deadline().into_std();
@@ -136,6 +134,10 @@ impl<C: GracefulConnection> Driver<'_, C> {
                     }
                     return Poll::Ready(());
                 }
+                Verdict::Ask(until) => {
+                    self.connection.ask(now);
+                    self.check.as_mut().reset(until);
+                }
                 Verdict::CheckAt(at) => self.check.as_mut().reset(at),
             }
         }
@@ -144,12 +146,12 @@ impl<C: GracefulConnection> Driver<'_, C> {
 
     fn drain(&mut self) {
         self.served.as_mut().drain();
-        self.served_woken.set();
+        self.connection.turn().set(Part::SERVED);
     }
 
     /// Serves the connection, if that was woken. Ready: it has ended.
     fn serve(&mut self, cx: &mut Context<'_>, after_tasks: bool) -> Poll<Result<(), hyper::Error>> {
-        if !self.served_woken.take() {
+        if !self.connection.turn().take(Part::SERVED) {
             return Poll::Pending;
         }
         if !after_tasks {

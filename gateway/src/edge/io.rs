@@ -1,8 +1,8 @@
 //! A thin reader over the socket that sees every byte before hyper does.
 //!
 //! Responsible for the time of the last received byte, for counting costly frames, for round trips, for leaving in
-//! the socket what is not to be read yet, and for handing on large DATA frames in pieces. Must
-//! never change or hold a byte of payload.
+//! the socket what is not to be read yet, for asking a silent peer for a byte, and for handing on large
+//! DATA frames in pieces. Must never change or hold a byte of payload.
 
 use std::io;
 use std::pin::Pin;
@@ -14,12 +14,15 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::cut::Cutter;
-use super::flood::{FloodGuard, FloodLimits, FrameScanner, Unfinished};
+use super::flood::{FloodGuard, FloodLimits, FrameScanner, HEADER, Unfinished};
 use super::rtt;
 
 /// Bytes read of a peer that has always more before the tasks that take them get a turn: what they
 /// say about the rest comes in time.
 const TURN: usize = 20 << 10;
+
+/// What asks a peer for a byte (LSN-12).
+const PING: [u8; HEADER + 8] = *b"\0\0\x08\x06\0\0\0\0\0yuzu-gw?";
 
 /// The socket (or the TLS stream) of one connection.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub(crate) struct CountedIo<I> {
     guard: FloodGuard,
     /// Bytes read since the last turn.
     read: usize,
+    /// Bytes of [`PING`] that are still to be written.
+    ping_left: u8,
 }
 
 impl<I> CountedIo<I> {
@@ -43,6 +48,7 @@ impl<I> CountedIo<I> {
             cutter: Cutter::default(),
             guard,
             read: 0,
+            ping_left: 0,
         }
     }
 
@@ -59,7 +65,7 @@ impl<I> CountedIo<I> {
         if scanned.acknowledged {
             self.connection.acknowledged(now);
         }
-        // hyper asks connections without streams too; their answers keep nothing open (LSN-12).
+        // Answers to PINGs that nobody sent keep nothing open (LSN-12).
         if scanned.own_words || self.connection.has_streams() {
             self.connection
                 .byte_received(now, self.scanner.spoke_http2());
@@ -141,12 +147,27 @@ impl<I: AsyncRead + Unpin> AsyncRead for CountedIo<I> {
     }
 }
 
+impl<I: AsyncWrite + Unpin> CountedIo<I> {
+    /// What is left of a PING, before anything else is written.
+    fn poll_ping(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.ping_left > 0 {
+            let left = &PING[PING.len() - usize::from(self.ping_left)..];
+            match ready!(Pin::new(&mut self.inner).poll_write(cx, left))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.ping_left -= written as u8,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl<I: AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_ping(cx))?;
         let written = ready!(Pin::new(&mut self.inner).poll_write(cx, buf))?;
         if rtt::asks(&buf[..written]) {
             self.connection.asked(Instant::now());
@@ -155,6 +176,12 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // HTTP/2 flushes at the end of each turn, and never within a frame.
+        if self.ping_left == 0 && self.connection.takes_ask() {
+            self.ping_left = PING.len() as u8;
+            self.connection.asked(Instant::now());
+        }
+        ready!(self.poll_ping(cx))?;
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 
@@ -167,6 +194,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_ping(cx))?;
         let written = ready!(Pin::new(&mut self.inner).poll_write_vectored(cx, bufs))?;
         if written > 0 && bufs.iter().any(|piece| rtt::asks(piece)) {
             self.connection.asked(Instant::now());
@@ -221,6 +249,43 @@ mod tests {
         far.write_all(&[0, 0, 0, 4, 1, 0, 0, 0, 0]).await.unwrap();
         io.read_exact(&mut [0; 9]).await.unwrap();
         assert_eq!(histogram.get_sample_count(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lsn_12_a_ping_goes_out_with_a_flush_before_all_that_comes_later() {
+        let (near, mut far) = duplex(20);
+        let connection = connection();
+        let mut io = CountedIo::new(near, Arc::clone(&connection), FloodLimits::DEFAULT);
+        io.write_all(b"a frame").await.unwrap();
+        connection.ask(Instant::now());
+        // There is room for 13 bytes of 17.
+        assert!(io.flush().now_or_never().is_none());
+        assert!(io.write(b"another").now_or_never().is_none());
+        let mut sent = [0; 7 + 17 + 7];
+        let (written, read) = tokio::join!(
+            async {
+                io.write_all(b"another").await?;
+                io.flush().await
+            },
+            far.read_exact(&mut sent)
+        );
+        written.unwrap();
+        read.unwrap();
+        assert_eq!(&sent[..7], b"a frame");
+        // A PING of eight bytes, without the flag of an answer, of the connection.
+        assert_eq!(sent[7..16], [0, 0, 8, 6, 0, 0, 0, 0, 0]);
+        assert_eq!(&sent[24..], b"another");
+        // One, and it began a round trip (SHIFT-5).
+        io.flush().await.unwrap();
+        assert!(far.read_u8().now_or_never().is_none());
+        let mut answer = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        answer.extend([0, 0, 8, 6, 1, 0, 0, 0, 0]);
+        answer.extend(&sent[16..24]);
+        let mut received = vec![0; answer.len()];
+        let (written, read) = tokio::join!(far.write_all(&answer), io.read_exact(&mut received));
+        written.unwrap();
+        read.unwrap();
+        assert_eq!(connection.metrics().agent_rtt_ms.get_sample_count(), 1);
     }
 
     #[tokio::test]

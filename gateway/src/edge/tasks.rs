@@ -9,69 +9,119 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::hint::black_box;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 
 use futures_util::FutureExt;
 use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
+use smallvec::SmallVec;
 
 use super::connection::Connection;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Tells the task of a connection that there is something to do. While it runs anyway it is told
-/// to look once more, which costs the runtime nothing.
+/// Tells the task of a connection that there is something to do, and which of its parts has. While it
+/// runs anyway it is told to look once more, which costs the runtime nothing.
+///
+/// All of it lies in one place, which whoever wakes the connection and whoever runs it touch anyway:
+/// by the time that a command comes no cache holds what belongs to one connection of thousands.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     task: AtomicWaker,
-    state: AtomicU8,
-    /// Whether there may be newcomers, so that their lock is left alone mostly.
-    newcomers: AtomicBool,
+    /// [`RUNNING`], [`AGAIN`] and the [`Part`]s that were woken.
+    state: AtomicU32,
+    /// The part whose task is being polled; 0 is none.
+    polled: AtomicU32,
 }
 
-/// The states of a [`Turn`].
-const IDLE: u8 = 0;
-const RUNNING: u8 = 1;
-const WOKEN: u8 = 2;
+/// The task is being run by [`super::drive`].
+const RUNNING: u32 = 1;
+/// It was woken since its last look began.
+const AGAIN: u32 = 1 << 1;
+
+/// Something that the task of a connection runs when it was woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part(u32);
+
+impl Part {
+    /// HTTP/2.
+    pub(super) const SERVED: Self = Self(1 << 2);
+    /// The timer of its verdict.
+    pub(super) const CHECK: Self = Self(1 << 3);
+    /// There are newcomers, so that their lock is left alone mostly.
+    const NEWCOMERS: Self = Self(1 << 4);
+    /// The first of its tasks, each of which has a part of its own as long as there are any.
+    const FIRST_TASK: Self = Self(1 << 5);
+    /// Shared by those for which there is no part left: woken for another they find nothing to do.
+    const OTHER_TASKS: Self = Self(1 << 31);
+
+    /// One that is not among `taken`.
+    fn outside(taken: u32) -> Self {
+        let below = Self::FIRST_TASK.0 - 1;
+        Self(1 << (taken | below).trailing_ones().min(31))
+    }
+}
 
 impl Turn {
     pub(super) fn register(&self, cx: &Context<'_>) {
         self.task.register(cx.waker());
     }
 
+    /// The task is to look for what concerns all of it.
     pub(super) fn wake(&self) {
+        self.wake_for(0);
+    }
+
+    pub(super) fn wake_part(&self, part: Part) {
+        self.wake_for(part.0);
+    }
+
+    fn wake_for(&self, parts: u32) {
         // Written even where it says so already: whoever reads it sees what it was woken for.
-        let woken = |state| (state != IDLE).then_some(WOKEN);
-        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        if self.state.fetch_update(set, fetch, woken).is_err() {
+        let before = self.state.fetch_or(parts | AGAIN, Ordering::AcqRel);
+        if before & RUNNING == 0 {
             self.task.wake();
         }
     }
 
+    /// Has the next look find the part woken.
+    pub(super) fn set(&self, part: Part) {
+        self.state.fetch_or(part.0, Ordering::AcqRel);
+    }
+
+    /// Whether the part was woken since the last time.
+    pub(super) fn take(&self, part: Part) -> bool {
+        self.state.load(Ordering::Relaxed) & part.0 != 0
+            && self.state.fetch_and(!part.0, Ordering::AcqRel) & part.0 != 0
+    }
+
     /// The task runs.
     pub(super) fn begin(&self) {
-        self.state.swap(RUNNING, Ordering::AcqRel);
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let begun = |state| Some((state | RUNNING) & !AGAIN);
+        // It never fails.
+        let _ = self.state.fetch_update(set, fetch, begun);
     }
 
     /// Whether the task may wait; otherwise it was woken since the last look, and still runs.
     pub(super) fn end(&self) -> bool {
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        match self.state.compare_exchange(RUNNING, IDLE, set, fetch) {
-            Ok(_) => true,
-            Err(_) => {
-                self.begin();
-                false
-            }
+        let ended = |state| (state & AGAIN == 0).then_some(state & !RUNNING);
+        let may_wait = self.state.fetch_update(set, fetch, ended).is_ok();
+        if !may_wait {
+            self.begin();
         }
+        may_wait
     }
 
     /// The task is not run by [`super::drive`] any more: every wake-up is the runtime's.
     fn stop(&self) {
-        self.state.store(IDLE, Ordering::Release);
+        self.state.fetch_and(!RUNNING, Ordering::AcqRel);
     }
 }
 
@@ -110,8 +160,7 @@ impl Connection {
         let task = AssertUnwindSafe(task).catch_unwind().map(drop);
         match self.newcomers().add(Box::pin(task)) {
             Ok(()) => {
-                self.turn().newcomers.store(true, Ordering::Release);
-                self.turn().wake();
+                self.turn().wake_part(Part::NEWCOMERS);
             }
             Err(task) => drop(tokio::spawn(task)),
         }
@@ -131,17 +180,23 @@ where
     }
 }
 
+/// An agent's connection has its stream and its session, and calls that are answered at once: these lie
+/// with the connection's own task.
+const USUAL: usize = 2;
+
 /// The tasks that a connection's own task runs. There are few, at most the streams that one peer may
 /// have open and a session for each, so that whoever was woken is looked for one after the other.
 pub(super) struct Tasks {
-    waiting: Vec<Waiting>,
+    waiting: SmallVec<[Waiting; USUAL]>,
+    /// The parts of those that wait.
+    parts: u32,
     connection: Arc<Connection>,
 }
 
 /// A task that has begun.
 struct Waiting {
     task: Task,
-    woken: Arc<Woken>,
+    part: Part,
     waker: Waker,
 }
 
@@ -150,7 +205,8 @@ impl Tasks {
     pub(super) fn of(connection: &Arc<Connection>) -> Self {
         *connection.newcomers().lock() = Some(VecDeque::with_capacity(1));
         Self {
-            waiting: Vec::new(),
+            waiting: SmallVec::new(),
+            parts: 0,
             connection: Arc::clone(connection),
         }
     }
@@ -161,38 +217,55 @@ impl Tasks {
         while let Some(mut newcomer) = self.newcomer() {
             // Most calls are answered at once, and need no place among those that wait.
             if newcomer.as_mut().poll(cx).is_pending() {
-                // It is polled there once more, which tells it whom to wake from now on.
-                let woken = Woken::of(&self.connection);
-                self.waiting.push(Waiting {
-                    task: newcomer,
-                    waker: Waker::from(Arc::clone(&woken)),
-                    woken,
-                });
+                self.wait(newcomer);
             }
         }
+        // For all of them at once.
+        let others = self.connection.turn().take(Part::OTHER_TASKS);
         let mut at = 0;
-        while let Some(Waiting { task, woken, waker }) = self.waiting.get_mut(at) {
-            let ended = woken.take() && {
-                let cx = &mut Context::from_waker(waker);
-                task.as_mut().poll(cx).is_ready()
+        while let Some(Waiting { task, part, waker }) = self.waiting.get_mut(at) {
+            let turn = self.connection.turn();
+            let is_woken = match *part {
+                Part::OTHER_TASKS => others,
+                part => turn.take(part),
+            };
+            let ended = is_woken && {
+                turn.polled.store(part.0, Ordering::Relaxed);
+                let polled = task.as_mut().poll(&mut Context::from_waker(waker));
+                turn.polled.store(0, Ordering::Relaxed);
+                polled.is_ready()
             };
             match ended {
-                true => drop(self.waiting.swap_remove(at)),
+                true => self.parts &= !self.waiting.swap_remove(at).part.0,
                 false => at += 1,
             }
         }
     }
 
+    /// The task has a place from now on. It is polled there once more, which tells it whom to wake.
+    fn wait(&mut self, task: Task) {
+        let part = Part::outside(self.parts);
+        self.parts |= part.0 & !Part::OTHER_TASKS.0;
+        self.connection.turn().set(part);
+        self.waiting.push(Waiting {
+            task,
+            part,
+            waker: Woken::waker(&self.connection, part),
+        });
+    }
+
     fn newcomer(&self) -> Option<Task> {
-        let some = &self.connection.turn().newcomers;
-        if !some.load(Ordering::Acquire) {
+        let turn = self.connection.turn();
+        // Before the lock: whoever comes after it says so once more.
+        if !turn.take(Part::NEWCOMERS) {
             return None;
         }
-        // Before the lock: whoever comes after it says so once more.
-        some.store(false, Ordering::Relaxed);
         let mut newcomers = self.connection.newcomers().lock();
-        let newcomer = newcomers.as_mut()?.pop_front();
-        some.fetch_or(newcomer.is_some(), Ordering::Relaxed);
+        let newcomers = newcomers.as_mut()?;
+        let newcomer = newcomers.pop_front();
+        if !newcomers.is_empty() {
+            turn.set(Part::NEWCOMERS);
+        }
         newcomer
     }
 }
@@ -215,30 +288,52 @@ impl Drop for Tasks {
     }
 }
 
-/// Wakes the task of a connection, and says what for.
+/// Whom to wake: a task of a connection without a look at memory of its own, or any other.
+#[derive(Debug, Clone)]
+pub(crate) enum Sleeper {
+    /// A task that its connection's own task runs.
+    Part(Arc<Connection>, Part),
+    /// Whoever this wakes.
+    Task(Waker),
+}
+
+impl Sleeper {
+    pub(crate) fn wake(self) {
+        match self {
+            Self::Part(connection, part) => connection.turn().wake_part(part),
+            Self::Task(waker) => waker.wake(),
+        }
+    }
+
+    /// Has the processor fetch what [`Self::wake`] touches, without waiting for it.
+    pub(crate) fn prefetch(&self) {
+        if let Self::Part(connection, _) = self {
+            black_box(connection.turn().state.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Connection {
+    /// Whoever is being polled with `cx`, when that is a task of this connection or all that polls it.
+    pub(crate) fn sleeper(self: &Arc<Self>, cx: &Context<'_>) -> Sleeper {
+        match self.turn().polled.load(Ordering::Relaxed) {
+            0 => Sleeper::Task(cx.waker().clone()),
+            part => Sleeper::Part(Arc::clone(self), Part(part)),
+        }
+    }
+}
+
+/// Wakes the task of a connection for one of its parts.
 #[derive(Debug)]
 pub(super) struct Woken {
-    woken: AtomicBool,
+    part: Part,
     connection: Arc<Connection>,
 }
 
 impl Woken {
-    /// It was woken: nobody has looked yet.
-    pub(super) fn of(connection: &Arc<Connection>) -> Arc<Self> {
-        Arc::new(Self {
-            woken: AtomicBool::new(true),
-            connection: Arc::clone(connection),
-        })
-    }
-
-    /// Whether it was woken since the last time.
-    pub(super) fn take(&self) -> bool {
-        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
-    }
-
-    /// Has the next look find it woken.
-    pub(super) fn set(&self) {
-        self.woken.store(true, Ordering::Release);
+    pub(super) fn waker(connection: &Arc<Connection>, part: Part) -> Waker {
+        let connection = Arc::clone(connection);
+        Waker::from(Arc::new(Self { part, connection }))
     }
 }
 
@@ -248,19 +343,18 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.set();
-        self.connection.turn().wake();
+        self.connection.turn().wake_part(self.part);
     }
 }
 
-/// One of its tasks has something to do.
+/// HTTP/2 has something to do: it is what is woken most.
 impl Wake for Connection {
     fn wake(self: Arc<Self>) {
-        self.turn().wake();
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.turn().wake();
+        self.turn().wake_part(Part::SERVED);
     }
 }
 

@@ -18,15 +18,12 @@ use super::origin::OriginRule;
 use super::places::Places;
 use super::sources::Sources;
 use super::tasks::{StreamExecutor, Tasks};
-use super::timer::LazyTimer;
 use crate::config;
 use crate::observe::metrics::Metrics;
 use crate::supervise::NodeSupervisor;
 use crate::tuning::Ceiling;
 
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A keep-alive PING must be answered within this time.
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 const PROXY_HEADER_FAILURES: [&str; 3] = ["timeout", "malformed", "closed"];
 
@@ -182,7 +179,6 @@ pub(super) struct Http2Terms {
     one_task: bool,
     max_concurrent_streams: u32,
     max_header_list_bytes: u32,
-    idle_timeout: Duration,
 }
 
 impl Http2Terms {
@@ -194,7 +190,6 @@ impl Http2Terms {
             one_task: !relays && config.origin.mode != config::OriginMode::ForwardedFor,
             max_concurrent_streams: config.http2.max_concurrent_streams,
             max_header_list_bytes: config.limits.max_header_list_bytes,
-            idle_timeout: config.http2.idle_timeout,
         }
     }
 
@@ -210,14 +205,10 @@ impl Http2Terms {
         };
         let mut builder = http2::Builder::new(executor);
         builder
-            .timer(LazyTimer)
             .max_concurrent_streams(self.max_concurrent_streams)
             .max_header_list_size(self.max_header_list_bytes)
             .initial_stream_window_size(stream)
             .initial_connection_window_size(connection)
-            // LSN-12: a third of the idle time without a byte asks the peer for one.
-            .keep_alive_interval(self.idle_timeout / 3)
-            .keep_alive_timeout(PING_TIMEOUT)
             // A caller may cancel many calls at once; the rate of cancelled streams has its own
             // limit.
             .max_pending_accept_reset_streams(FloodLimits::DEFAULT.resets as usize)

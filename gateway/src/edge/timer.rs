@@ -1,8 +1,7 @@
-//! hyper's timer.
+//! hyper's timer, of links to other gateways.
 //!
-//! hyper polls the timer of its keep-alive each time that a connection is run, which is twice for a
-//! command and its answer, and it goes off once in minutes. tokio's own timer registers the waker
-//! anew each time, in memory that nothing else of a command touches. Responsible for going off in
+//! hyper polls the timer of its keep-alive each time that a connection is run, and it goes off once in
+//! minutes. tokio's own timer registers the waker anew each time. Responsible for going off in
 //! time, for a moment more when it goes off late, so that what waits in the socket is read before a
 //! peer is taken for silent, and for costing no more than a look at the clock until then. Must never
 //! be pending without the waker of its latest poll.

@@ -296,6 +296,7 @@ families! {
         &[
             &["no_preface"],
             &["idle"],
+            &["ping_not_answered"],
             &["unregistered"],
             &["answer_not_taken"],
             &["unauthorized"],

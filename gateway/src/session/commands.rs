@@ -16,8 +16,9 @@ const KEPT_ROOM: usize = 16;
 pub(super) struct Commands {
     /// The first; none: there are none at all.
     first: Option<Bytes>,
-    /// Those behind it.
-    more: VecDeque<Bytes>,
+    /// Those behind it. Boxed: an agent that never has two keeps eight bytes for them.
+    #[expect(clippy::box_collection, reason = "it is what lies here that counts")]
+    more: Option<Box<VecDeque<Bytes>>>,
 }
 
 impl Commands {
@@ -25,29 +26,32 @@ impl Commands {
     pub(super) fn push(&mut self, frame: Bytes) {
         match &mut self.first {
             first @ None => *first = Some(frame),
-            Some(_) => self.more.push_back(frame),
+            Some(_) => self.more.get_or_insert_default().push_back(frame),
         }
     }
 
     /// The first, which does not wait any more.
     pub(super) fn pop(&mut self) -> Option<Bytes> {
         let frame = self.first.take()?;
-        self.first = self.more.pop_front();
-        if self.first.is_none() && self.more.capacity() > KEPT_ROOM {
-            self.more = VecDeque::new();
+        if let Some(more) = &mut self.more {
+            self.first = more.pop_front();
+            if self.first.is_none() && more.capacity() > KEPT_ROOM {
+                self.more = None;
+            }
         }
         Some(frame)
     }
 
     /// How many.
     pub(super) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.more.len()
+        let more = self.more.as_ref().map_or(0, |more| more.len());
+        usize::from(self.first.is_some()) + more
     }
 
     /// Commands behind the first that there is room for.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
-        self.more.capacity()
+        self.more.as_ref().map_or(0, |more| more.capacity())
     }
 }
 

@@ -5,10 +5,11 @@
 //! the other. Must never send or read a frame itself.
 
 use std::fmt;
+use std::hint::black_box;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
@@ -20,7 +21,7 @@ use super::epoch::Epoch;
 use super::mailbox::{Mailbox, MailboxLimits, NotDispatched};
 use super::replies::{Waiter, Waiters};
 use super::table::Registration;
-use crate::edge::ConnectionKey;
+use crate::edge::{ConnectionKey, Sleeper};
 
 /// What an owner is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,14 @@ const LET_GO: u8 = 32;
 const LEAVING: u8 = 64;
 
 /// One connected agent.
+///
+/// What each command and each answer needs lies together and first, behind the counts of the `Arc`:
+/// a broadcast touches every session, and no cache holds thousands of them.
+#[repr(C)]
 pub(crate) struct Session {
+    owner: AtomicWaker,
+    mailbox: Mutex<Mailbox>,
+    asked: AtomicU8,
     /// What the agent registered with.
     pub(crate) registration: Registration,
     /// Minted by the server.
@@ -63,9 +71,6 @@ pub(crate) struct Session {
     pub(crate) connected_at_ms: i64,
     /// Monotonic clock of the Subscribe.
     pub(crate) connected: Instant,
-    mailbox: Mutex<Mailbox>,
-    asked: AtomicU8,
-    owner: AtomicWaker,
 }
 
 impl fmt::Debug for Session {
@@ -83,6 +88,9 @@ impl Session {
         epoch: Epoch,
     ) -> Self {
         Self {
+            owner: AtomicWaker::new(),
+            mailbox: Mutex::new(Mailbox::new()),
+            asked: AtomicU8::new(NOTHING),
             registration,
             session_id,
             stream_home_id,
@@ -90,9 +98,6 @@ impl Session {
             epoch,
             connected_at_ms: unix_ms(),
             connected: Instant::now(),
-            mailbox: Mutex::new(Mailbox::new()),
-            asked: AtomicU8::new(NOTHING),
-            owner: AtomicWaker::new(),
         }
     }
 
@@ -110,7 +115,7 @@ impl Session {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a framed command into the mailbox.
+    /// Puts a framed command into the mailbox. The stream is to be woken for it, if it waits.
     ///
     /// # Errors
     /// When a bound is reached or the session has ended; the agent gets nothing of it.
@@ -120,17 +125,21 @@ impl Session {
         frame: Bytes,
         waiter: Waiter,
         limits: MailboxLimits,
-    ) -> Result<(), NotDispatched> {
-        let reader = self.mailbox().dispatch(command_id, frame, waiter, limits)?;
-        if let Some(reader) = reader {
-            reader.wake();
-        }
-        Ok(())
+    ) -> Result<Option<Sleeper>, NotDispatched> {
+        (self.mailbox()).dispatch(command_id, frame, waiter, limits)
     }
 
-    /// The next command for the stream, or the status it ends with.
-    pub(crate) fn poll_command(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
-        self.mailbox().poll_next(cx)
+    /// Has the processor fetch what [`Self::dispatch`] touches, without waiting for it.
+    pub(crate) fn prefetch(&self) {
+        black_box(self.mailbox.is_poisoned());
+    }
+
+    /// The next command for the stream, or the status it ends with; else `reader` says whom to wake.
+    pub(crate) fn poll_command(
+        &self,
+        reader: impl FnOnce() -> Sleeper,
+    ) -> Poll<Result<Bytes, Status>> {
+        self.mailbox().poll_next(reader)
     }
 
     /// The callers waiting for `command_id`.
@@ -142,7 +151,7 @@ impl Session {
     pub(crate) fn fail_outstanding(&self) {
         let lost = self.mailbox().fail_outstanding();
         for waiter in lost {
-            waiter.sink.lost(waiter.target);
+            waiter.sink.lost(waiter.target, self.agent_id());
         }
     }
 
@@ -153,7 +162,7 @@ impl Session {
             reader.wake();
         }
         for waiter in lost {
-            waiter.sink.lost(waiter.target);
+            waiter.sink.lost(waiter.target, self.agent_id());
         }
     }
 

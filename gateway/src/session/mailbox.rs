@@ -4,7 +4,7 @@
 //! for correlating answers with callers by command id. Pure: no task, no socket. Must never look
 //! into a command.
 
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use bytes::Bytes;
 use tonic::Status;
@@ -12,13 +12,14 @@ use tonic::Status;
 use super::commands::Commands;
 use super::outstanding::Outstanding;
 use super::replies::{Waiter, Waiters};
+use crate::edge::Sleeper;
 
 /// Callers that wait for answers of one agent, whatever is queued. Each is a SendCommand that an
 /// operator holds open.
-const MAX_OUTSTANDING: usize = 16_384;
+const MAX_OUTSTANDING: u32 = 16_384;
 /// Entries of callers that left are looked for when so many are outstanding: an agent that never
 /// answers costs no more than that many.
-const SWEEP_FLOOR: usize = 8;
+const SWEEP_FLOOR: u32 = 8;
 /// Room for so many commands is kept when none is left.
 const KEPT_ROOM: usize = 16;
 
@@ -40,27 +41,28 @@ pub(crate) enum NotDispatched {
     Ended,
 }
 
-/// The mailbox of one session.
+/// The mailbox of one session. What each command touches first lies together.
+#[repr(C)]
 pub(crate) struct Mailbox {
-    queue: Commands,
-    queued_bytes: usize,
-    outstanding: Outstanding,
-    waiters: usize,
-    sweep_at: usize,
+    reader: Option<Sleeper>,
     ended: Option<Status>,
-    reader: Option<Waker>,
+    waiters: u32,
+    sweep_at: u32,
+    queued_bytes: usize,
+    queue: Commands,
+    outstanding: Outstanding,
 }
 
 impl Mailbox {
     pub(crate) fn new() -> Self {
         Self {
-            queue: Commands::default(),
-            queued_bytes: 0,
-            outstanding: Outstanding::default(),
+            reader: None,
+            ended: None,
             waiters: 0,
             sweep_at: SWEEP_FLOOR,
-            ended: None,
-            reader: None,
+            queued_bytes: 0,
+            queue: Commands::default(),
+            outstanding: Outstanding::default(),
         }
     }
 
@@ -72,7 +74,7 @@ impl Mailbox {
         frame: Bytes,
         waiter: Waiter,
         limits: MailboxLimits,
-    ) -> Result<Option<Waker>, NotDispatched> {
+    ) -> Result<Option<Sleeper>, NotDispatched> {
         if self.ended.is_some() {
             return Err(NotDispatched::Ended);
         }
@@ -95,13 +97,16 @@ impl Mailbox {
     fn sweep(&mut self) {
         self.outstanding.retain(Waiters::sweep);
         let waiting = self.outstanding.iter();
-        self.waiters = waiting.map(|waiters| waiters.as_slice().len()).sum();
+        self.waiters = waiting.map(Waiters::count).sum();
         self.sweep_at = SWEEP_FLOOR.max(self.waiters * 2);
         self.outstanding.shrink();
     }
 
-    /// The next command for the stream, or the status it ends with.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Status>> {
+    /// The next command for the stream, or the status it ends with; else `reader` says whom to wake.
+    pub(crate) fn poll_next(
+        &mut self,
+        reader: impl FnOnce() -> Sleeper,
+    ) -> Poll<Result<Bytes, Status>> {
         if let Some(frame) = self.queue.pop() {
             self.queued_bytes -= frame.len();
             return Poll::Ready(Ok(frame));
@@ -109,7 +114,7 @@ impl Mailbox {
         if let Some(status) = &self.ended {
             return Poll::Ready(Err(status.clone()));
         }
-        self.reader = Some(cx.waker().clone());
+        self.reader = Some(reader());
         Poll::Pending
     }
 
@@ -123,7 +128,7 @@ impl Mailbox {
         if self.outstanding.is_empty() && self.outstanding.capacity() > KEPT_ROOM {
             self.outstanding = Outstanding::default();
         }
-        self.waiters -= waiters.as_slice().len();
+        self.waiters -= waiters.count();
         Some(waiters)
     }
 
@@ -141,7 +146,7 @@ impl Mailbox {
     }
 
     /// Ends the mailbox; the stream ends with `status`. The first status stays.
-    pub(crate) fn end(&mut self, status: Status) -> (Vec<Waiter>, Option<Waker>) {
+    pub(crate) fn end(&mut self, status: Status) -> (Vec<Waiter>, Option<Sleeper>) {
         self.ended.get_or_insert(status);
         (self.fail_outstanding(), self.reader.take())
     }
@@ -160,6 +165,7 @@ impl Mailbox {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
+    use std::task::Waker;
 
     use super::super::testing::Caller;
     use super::*;
@@ -181,7 +187,7 @@ mod tests {
     }
 
     fn next(mailbox: &mut Mailbox) -> Poll<Result<Bytes, Status>> {
-        mailbox.poll_next(&mut Context::from_waker(Waker::noop()))
+        mailbox.poll_next(|| Sleeper::Task(Waker::noop().clone()))
     }
 
     #[test]
@@ -250,8 +256,8 @@ mod tests {
                 .unwrap();
             assert!(next(&mut mailbox).is_ready());
             sink.over.store(true, Ordering::Relaxed);
-            assert!(mailbox.outstanding.len() <= SWEEP_FLOOR + 1);
-            assert!(Arc::strong_count(&sink) <= SWEEP_FLOOR + 2);
+            assert!(mailbox.outstanding.len() <= SWEEP_FLOOR as usize + 1);
+            assert!(Arc::strong_count(&sink) <= SWEEP_FLOOR as usize + 2);
         }
     }
 

@@ -14,8 +14,10 @@ use super::replies::{Waiter, Waiters};
 #[derive(Default)]
 pub(super) struct Outstanding {
     first: Option<(Bytes, Waiters)>,
-    /// The others. What comes while `first` is free goes there unless its id is here.
-    more: HashMap<Bytes, Waiters>,
+    /// The others, if there are any. What comes while `first` is free goes there unless its id is here.
+    /// Boxed: an agent that never has two keeps eight bytes for them.
+    #[expect(clippy::box_collection, reason = "it is what lies here that counts")]
+    more: Option<Box<HashMap<Bytes, Waiters>>>,
 }
 
 impl Outstanding {
@@ -25,13 +27,16 @@ impl Outstanding {
             Some((first, waiters)) if first == id => return waiters.add(waiter),
             _ => {}
         }
-        if let Some(waiters) = self.more.get_mut(id) {
+        if let Some(waiters) = self.more.as_mut().and_then(|more| more.get_mut(id)) {
             return waiters.add(waiter);
         }
         let waiters = Waiters::One(waiter);
         match &mut self.first {
             first @ None => *first = Some((id.clone(), waiters)),
-            Some(_) => drop(self.more.insert(id.clone(), waiters)),
+            Some(_) => {
+                let more = self.more.get_or_insert_default();
+                more.insert(id.clone(), waiters);
+            }
         }
     }
 
@@ -39,7 +44,7 @@ impl Outstanding {
     pub(super) fn get(&self, id: &[u8]) -> Option<&Waiters> {
         match &self.first {
             Some((first, waiters)) if first == id => Some(waiters),
-            _ => self.more.get(id),
+            _ => self.more.as_ref()?.get(id),
         }
     }
 
@@ -48,41 +53,46 @@ impl Outstanding {
         if let Some((_, waiters)) = self.first.take_if(|(first, _)| first == id) {
             return Some(waiters);
         }
-        self.more.remove(id)
+        self.more.as_mut()?.remove(id)
     }
 
     /// Keeps those that say so.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&mut Waiters) -> bool) {
         self.first.take_if(|(_, waiters)| !keep(waiters));
-        self.more.retain(|_, waiters| keep(waiters));
+        if let Some(more) = &mut self.more {
+            more.retain(|_, waiters| keep(waiters));
+        }
     }
 
     /// How many commands.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.more.len()
+        let more = self.more.as_ref().map_or(0, |more| more.len());
+        usize::from(self.first.is_some()) + more
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none() && self.more.is_empty()
+        self.first.is_none() && self.more.as_ref().is_none_or(|more| more.is_empty())
     }
 
     /// All who wait, a command after the other.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiters> {
         let first = self.first.iter().map(|(_, waiters)| waiters);
-        first.chain(self.more.values())
+        first.chain(self.more.iter().flat_map(|more| more.values()))
     }
 
     /// Gives back memory when there is room for far more commands than there are.
     pub(super) fn shrink(&mut self) {
-        if self.more.len() < self.more.capacity() / 4 {
-            self.more.shrink_to_fit();
+        if let Some(more) = &mut self.more
+            && more.len() < more.capacity() / 4
+        {
+            more.shrink_to_fit();
         }
     }
 
     /// Room for so many commands beside the first.
     pub(super) fn capacity(&self) -> usize {
-        self.more.capacity()
+        self.more.as_ref().map_or(0, |more| more.capacity())
     }
 }
 

@@ -149,14 +149,14 @@ async fn last_words(session: &Session, context: &OwnerContext, inbound: &mut Inb
 }
 
 /// A reply that not everyone has room for. Boxed: few wait, and an owner lives long.
-type Waiting = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Hands a frame on; `None`: whoever waits for it has it.
-fn deliver(
-    session: &Session,
+fn deliver<'a>(
+    session: &'a Session,
     context: &OwnerContext,
     frame: Bytes,
-) -> Result<Option<Waiting>, Status> {
+) -> Result<Option<Waiting<'a>>, Status> {
     let peek = CommandResponsePeek::peek(&frame)
         .map_err(|error| Status::internal(format!("malformed CommandResponse: {error}")))?;
     if peek.command_id.is_empty() && peek.plugin == GUARDIAN_PLUGIN.as_bytes() {
@@ -176,7 +176,7 @@ fn deliver(
     };
     // The copy is what may have to wait: the agent's buffer goes back at once.
     drop(frame);
-    let mut hand_over = HandOver::new(waiters, reply);
+    let mut hand_over = HandOver::new(session.agent_id(), waiters, reply);
     match hand_over.go_on() {
         true => Ok(None),
         false => Ok(Some(Box::pin(hand_over.finish()))),
@@ -186,16 +186,18 @@ fn deliver(
 /// A reply on its way to everyone who waits for it, one after the other. Dropped before its end, it
 /// tells the callers that a terminal frame did not reach that the agent is lost (CMD-4): nobody
 /// else does, the mailbox has forgotten them.
-struct HandOver {
+struct HandOver<'a> {
+    agent: &'a Arc<str>,
     waiters: Waiters,
     reply: Reply,
     /// Whose turn it is.
     next: usize,
 }
 
-impl HandOver {
-    fn new(waiters: Waiters, reply: Reply) -> Self {
+impl<'a> HandOver<'a> {
+    fn new(agent: &'a Arc<str>, waiters: Waiters, reply: Reply) -> Self {
         Self {
+            agent,
             waiters,
             reply,
             next: 0,
@@ -229,11 +231,11 @@ impl HandOver {
     }
 }
 
-impl Drop for HandOver {
+impl Drop for HandOver<'_> {
     fn drop(&mut self) {
         if self.reply.terminal.is_some() {
             for Waiter { sink, target } in &self.waiters.as_slice()[self.next..] {
-                sink.lost(*target);
+                sink.lost(*target, self.agent);
             }
         }
     }

@@ -37,8 +37,8 @@ pub(crate) trait ReplySink: Send + Sync {
         reply: &'a Reply,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-    /// The session ended before a terminal frame (CMD-4). Never waits.
-    fn lost(&self, target: u32);
+    /// The session of this agent ended before a terminal frame (CMD-4). Never waits.
+    fn lost(&self, target: u32, agent: &Arc<str>);
 
     /// Whether answers are still wanted.
     fn is_over(&self) -> bool;
@@ -73,6 +73,11 @@ impl Waiters {
             Self::One(waiter) => std::slice::from_ref(waiter),
             Self::Many(list) => list,
         }
+    }
+
+    /// How many; the mailbox bounds them.
+    pub(super) fn count(&self) -> u32 {
+        self.as_slice().len() as u32
     }
 
     /// Drops callers that left; false when none is left.

@@ -13,19 +13,27 @@ use prometheus::IntCounter;
 use tonic::{Code, Status};
 
 use super::live::{Control, Session};
+use crate::edge::connection::Connection;
 use crate::edge::grpc;
 
 /// The body of a Subscribe response.
 pub(crate) struct SubscribeBody {
     session: Arc<Session>,
+    connection: Arc<Connection>,
     write_errors: IntCounter,
     done: bool,
 }
 
 impl SubscribeBody {
-    pub(crate) fn new(session: Arc<Session>, write_errors: IntCounter) -> Self {
+    /// Of a stream of `connection`.
+    pub(crate) fn new(
+        session: Arc<Session>,
+        connection: Arc<Connection>,
+        write_errors: IntCounter,
+    ) -> Self {
         Self {
             session,
+            connection,
             write_errors,
             done: false,
         }
@@ -43,7 +51,8 @@ impl Body for SubscribeBody {
         if self.done {
             return Poll::Ready(None);
         }
-        match ready!(self.session.poll_command(cx)) {
+        let reader = || self.connection.sleeper(cx);
+        match ready!(self.session.poll_command(reader)) {
             Ok(frame) => Poll::Ready(Some(Ok(Frame::data(frame)))),
             Err(status) => {
                 self.done = true;

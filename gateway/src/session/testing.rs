@@ -95,7 +95,7 @@ impl ReplySink for Caller {
         Box::pin(std::future::pending())
     }
 
-    fn lost(&self, target: u32) {
+    fn lost(&self, target: u32, _: &Arc<str>) {
         self.lost.lock().unwrap().push(target);
     }
 

@@ -61,8 +61,8 @@ impl Feed {
     }
 
     /// A target has no answer of its own.
-    pub(in crate::command) fn refuse(&self, target: u32, reason: NoAnswer) {
-        self.0.refuse(target, reason);
+    pub(in crate::command) fn refuse(&self, target: u32, agent: &Arc<str>, reason: NoAnswer) {
+        self.0.refuse(target, agent, reason);
     }
 
     /// Whether the call's time is over, and that which owners have to say so.

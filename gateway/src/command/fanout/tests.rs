@@ -33,19 +33,14 @@ impl Bench {
     /// One of several callers of a node.
     fn among(callers: &Arc<Callers>, targets: u32, timeout: Duration) -> Self {
         let metrics = Arc::new(Metrics::new("test").unwrap());
-        let names = Names {
-            targets: (0..targets).map(|n| Arc::from(n.to_string())).collect(),
-            command_id: "c-1".to_owned(),
-        };
         let fanout = Fanout::new(
-            names,
+            targets as usize,
+            "c-1".to_owned(),
             MetricsOfCommands::new(Arc::clone(&metrics)).of("shell"),
             callers,
             timeout,
         );
-        for target in 0..targets {
-            fanout.expect(target);
-        }
+        fanout.expect(0..targets);
         fanout.dispatched();
         Self {
             body: FanoutBody::new(Arc::clone(&fanout)),
@@ -82,6 +77,11 @@ impl Bench {
         assert!(self.frame().await.is_none());
         status
     }
+}
+
+/// The agent of a target.
+fn agent(target: u32) -> Arc<str> {
+    target.to_string().into()
 }
 
 fn callers() -> Arc<Callers> {
@@ -122,7 +122,7 @@ async fn cmd_8_ends_with_ok_when_every_target_is_terminal() {
 #[tokio::test]
 async fn cmd_8_nothing_dispatched_ends_right_after_the_entries() {
     let mut b = Bench::new(1);
-    b.fanout.refuse(0, NoAnswer::NotConnected);
+    b.fanout.refuse(0, &agent(0), NoAnswer::NotConnected);
     assert!(!b.data().await.is_empty());
     assert_eq!(b.status().await, 0);
     assert_eq!(b.metrics.commands_timed_out_total.get(), 0);
@@ -152,7 +152,7 @@ async fn cmd_7_running_frames_complete_nothing_and_frames_after_the_terminal_one
     }
     b.fanout.try_reply(0, &terminal("3"));
     b.fanout.try_reply(0, &terminal("4"));
-    b.fanout.lost(0);
+    b.fanout.lost(0, &agent(0));
     assert_eq!(b.data().await, "123");
     assert_eq!(b.status().await, 0);
 }
@@ -160,8 +160,8 @@ async fn cmd_7_running_frames_complete_nothing_and_frames_after_the_terminal_one
 #[tokio::test]
 async fn cmd_4_a_lost_agent_is_one_entry_and_terminal() {
     let mut b = Bench::new(2);
-    b.fanout.lost(1);
-    b.fanout.lost(1);
+    b.fanout.lost(1, &agent(1));
+    b.fanout.lost(1, &agent(1));
     b.fanout.try_reply(0, &terminal("a"));
     let mut expected = bytes::BytesMut::new();
     NoAnswer::AgentDisconnected.put(&mut expected, "1", "c-1");
@@ -190,7 +190,7 @@ async fn cmd_9_what_came_before_the_timeout_is_delivered_and_later_frames_are_dr
     b.fanout.try_reply(0, &terminal("in time"));
     advance(TIMEOUT).await;
     b.fanout.try_reply(1, &terminal("late"));
-    b.fanout.lost(1);
+    b.fanout.lost(1, &agent(1));
     assert!(b.fanout.is_over());
     assert_eq!(b.data().await, "in time");
     assert_eq!(b.status().await, 0);
@@ -236,8 +236,7 @@ async fn cmd_15_a_caller_that_leaves_frees_everything_whoever_holds_the_fan_out(
     assert!(b.fanout.is_over());
     assert!(answer.frame.is_unique(), "no answer is held");
     let state = b.fanout.state();
-    assert_eq!(state.names.targets.capacity(), 0);
-    assert_eq!(state.names.command_id.capacity(), 0);
+    assert_eq!(state.command_id.capacity(), 0);
     drop(state);
     assert!(b.fanout.try_reply(1, &reply), "what comes now is dropped");
     assert!(b.fanout.state().backlog.is_empty());
@@ -252,7 +251,7 @@ async fn the_caller_is_woken_for_an_answer_an_entry_and_the_end() {
         tokio::task::yield_now().await;
         fanout.try_reply(0, &terminal("a"));
         tokio::task::yield_now().await;
-        fanout.lost(1);
+        fanout.lost(1, &agent(1));
     };
     let caller = async {
         assert_eq!(b.data().await, "a");

@@ -351,10 +351,9 @@ impl Call {
             let Forwarded {
                 command_id, frame, ..
             } = &self.command;
-            let mailbox = self.local.mailbox();
             let fanout = self.feed.fanout();
-            self.local
-                .dispatch(fanout, target, &session, command_id, frame, mailbox)
+            fanout.expect([target]);
+            (self.local.round(fanout, command_id, frame)).dispatch(target, &session)
         });
         let ended = match dispatched {
             Some(Dispatched::Yes) => {
@@ -363,7 +362,8 @@ impl Call {
             }
             Some(Dispatched::Full) => Ended::Answered,
             Some(Dispatched::Ended) | None => {
-                self.feed.refuse(target, NoAnswer::NotConnected);
+                let agent = self.core.agent(slot);
+                self.feed.refuse(target, agent, NoAnswer::NotConnected);
                 Ended::Moved
             }
         };
@@ -380,7 +380,8 @@ impl Call {
             Ended::AgentDisconnected => NoAnswer::AgentDisconnected,
         };
         let lane = self.core.session_of(slot);
-        self.lanes[lane].entry(self.indexes[slot], entry);
+        let agent = Arc::clone(self.core.agent(slot));
+        self.lanes[lane].entry(self.indexes[slot], agent, entry);
     }
 
     fn count(&self, ended: Ended, targets: u64) {

@@ -58,7 +58,7 @@ enum Delivery {
         Bytes,
         #[expect(dead_code, reason = "counts the bytes until it is dropped")] Load,
     ),
-    Entry(u32, NoAnswer),
+    Entry(u32, Arc<str>, NoAnswer),
 }
 
 /// See the module.
@@ -234,8 +234,8 @@ impl Lane {
     }
 
     /// A target has no answer, behind all that came.
-    pub(super) fn entry(&mut self, target: u32, reason: NoAnswer) {
-        let entry = Delivery::Entry(target, reason);
+    pub(super) fn entry(&mut self, target: u32, agent: Arc<str>, reason: NoAnswer) {
+        let entry = Delivery::Entry(target, agent, reason);
         self.deliveries.push_back((entry, 0));
     }
 
@@ -255,7 +255,7 @@ impl Lane {
                     return false;
                 }
                 Delivery::Answers(..) | Delivery::Frame => {}
-                Delivery::Entry(target, reason) => feed.refuse(*target, *reason),
+                Delivery::Entry(target, agent, reason) => feed.refuse(*target, agent, *reason),
             }
             self.taken += u64::from(!matches!(delivery, Delivery::Entry(..)));
             self.taken_bytes += bytes;

@@ -18,7 +18,6 @@ use yuzu_proto::node::v1::{
 };
 use yuzu_proto::peek::CommandRequestPeek;
 
-use super::super::backlog::Names;
 use super::super::fanout::{Fanout, FanoutBody, LINGER};
 use super::super::local::Dispatched;
 use super::super::running::Ticket;
@@ -296,9 +295,16 @@ impl<'a> Serving<'a> {
             return Err(Reason::Malformed);
         };
         self.dispatches += 1;
-        let (targets, sessions) = route(&served, &dispatch.agent_ids).await;
-        let first = work.fanout.add(&targets);
-        let mailbox = router.local.mailbox();
+        let sessions = route(&served, &dispatch.agent_ids).await;
+        let targets = sessions.iter().flatten().count();
+        let first = work.fanout.add(targets);
+        let Work {
+            fanout,
+            command_id,
+            frame,
+            ..
+        } = work;
+        let mut round = router.local.round(fanout, command_id, frame);
         let (mut moved, mut sent, mut target) = (Vec::new(), 0, first);
         for (position, session) in sessions.iter().enumerate() {
             take_turns(position).await;
@@ -306,14 +312,7 @@ impl<'a> Serving<'a> {
                 moved.push(position as u32);
                 continue;
             };
-            let Work {
-                fanout,
-                command_id,
-                frame,
-                ..
-            } = work;
-            let dispatched =
-                (router.local).dispatch(fanout, target, session, command_id, frame, mailbox);
+            let dispatched = round.dispatch(target, session);
             target += 1;
             match dispatched {
                 Dispatched::Yes => sent += 1,
@@ -321,8 +320,9 @@ impl<'a> Serving<'a> {
                 Dispatched::Full => {}
             }
         }
+        drop(round);
         work.fanout.metrics().dispatched().inc_by(sent as u64);
-        router.observe(targets.len(), sent, 0);
+        router.observe(targets, sent, 0);
         Ok(ForwardWritten { moved })
     }
 
@@ -333,16 +333,13 @@ impl<'a> Serving<'a> {
         let peek = CommandRequestPeek::peek(command).map_err(|_| Reason::Malformed)?;
         let text = |bytes| str::from_utf8(bytes).map_err(|_| Reason::Malformed);
         let (id, plugin) = (text(peek.command_id)?, text(peek.plugin)?);
-        let names = Names {
-            targets: Vec::new(),
-            command_id: id.to_owned(),
-        };
         let mut room = self.served().commands.share();
         if !room.resize(command.len()) {
             return Err(Reason::Limit);
         }
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let fanout = self.served().router.fan_out(names, plugin, left);
+        let router = &self.served().router;
+        let fanout = router.fan_out(0, id.to_owned(), plugin, left);
         Ok(Work {
             frame: grpc::frame(command),
             command_id: Bytes::copy_from_slice(id.as_bytes()),
@@ -356,16 +353,14 @@ impl<'a> Serving<'a> {
 
 type Sessions = Vec<Option<Arc<Session>>>;
 
-/// The sessions of these agents on this node and nowhere else (FWD-1), and the ids of those that have
-/// one.
-async fn route(served: &Served, agent_ids: &[String]) -> (Vec<Arc<str>>, Sessions) {
-    let (mut targets, mut sessions) = (Vec::new(), Vec::with_capacity(agent_ids.len()));
+/// The sessions of these agents on this node and nowhere else (FWD-1).
+async fn route(served: &Served, agent_ids: &[String]) -> Sessions {
+    let mut sessions = Vec::with_capacity(agent_ids.len());
     for (position, agent_id) in agent_ids.iter().enumerate() {
         take_turns(position).await;
         let session = served.registry.route(agent_id);
         let session = session.filter(|own| !served.is_elsewhere(agent_id, own.epoch));
-        targets.extend(session.iter().map(|session| Arc::clone(session.agent_id())));
         sessions.push(session);
     }
-    (targets, sessions)
+    sessions
 }

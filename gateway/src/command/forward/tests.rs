@@ -2,7 +2,6 @@ use std::time::Duration;
 
 use tokio::time::{advance, sleep};
 
-use super::super::backlog::Names;
 use super::super::callers::{CallerLimits, Callers};
 use super::super::fanout::{FanoutBody, LINGER};
 use super::super::metrics::MetricsOfCommands;
@@ -41,15 +40,17 @@ async fn lost_when_it_leaves(after: Duration) -> u64 {
     let channels = Channels::new(&"a".into());
     let forwarder = Forwarder::new(&registry, sharing, channels, &metrics, &routing, false);
     let of_commands = MetricsOfCommands::new(Arc::clone(&metrics));
-    let names = Names {
-        targets: vec!["agent".into()],
-        command_id: "c-1".to_owned(),
-    };
     let callers = Callers::new(CallerLimits {
         buffer_bytes: 1 << 20,
         slow_timeout: Duration::from_secs(5),
     });
-    let fanout = Fanout::new(names, of_commands.of("shell"), &callers, timeout);
+    let fanout = Fanout::new(
+        1,
+        "c-1".to_owned(),
+        of_commands.of("shell"),
+        &callers,
+        timeout,
+    );
     let body = FanoutBody::new(Arc::clone(&fanout));
     let local = Arc::new(Local::new(of_commands, Config::default().command));
     let owner = Place {

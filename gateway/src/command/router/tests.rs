@@ -1,12 +1,14 @@
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Wake, Waker};
 
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use prost::Message;
 use yuzu_proto::server::v1::SendCommandResponse;
 use yuzu_proto::wire::GRPC_PREFIX;
 
 use super::*;
-use crate::edge::ConnectionKey;
+use crate::edge::{ConnectionKey, Sleeper};
 use crate::session::Reply;
 use crate::session::testing::{connect, registry};
 
@@ -58,8 +60,8 @@ impl Bench {
 
 /// The commands that wait for the agent.
 fn commands(session: &Session) -> Vec<Bytes> {
-    let mut cx = Context::from_waker(Waker::noop());
-    std::iter::from_fn(|| match session.poll_command(&mut cx) {
+    let nobody = || Sleeper::Task(Waker::noop().clone());
+    std::iter::from_fn(|| match session.poll_command(nobody) {
         Poll::Ready(Ok(frame)) => Some(frame),
         _ => None,
     })
@@ -130,6 +132,46 @@ async fn cmd_1_no_ids_are_every_agent_of_this_node_and_all_share_the_bytes() {
     sessions.iter().for_each(|session| answer(session, 1));
     let (entries, status) = entries(&mut body).await;
     assert_eq!((entries.len(), &*status), (3, "0"));
+}
+
+/// Waits for a command as the stream of a session does.
+#[derive(Default)]
+struct Stream(AtomicUsize);
+
+impl Wake for Stream {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn every_stream_that_waits_is_woken_also_when_the_caller_leaves_in_between() {
+    let b = Bench::new();
+    // More than one turn, and not a whole number of them.
+    let count = 2 * TURN + 3;
+    let streams: Vec<_> = (0..count)
+        .map(|number| {
+            let stream = Arc::<Stream>::default();
+            let session = b.connect(&format!("a-{number}"));
+            let waker = Waker::from(Arc::clone(&stream));
+            assert!(session.poll_command(|| Sleeper::Task(waker)).is_pending());
+            (stream, session)
+        })
+        .collect();
+    let woken = || -> usize {
+        streams
+            .iter()
+            .map(|(s, _)| s.0.load(Ordering::Relaxed))
+            .sum()
+    };
+    let sent = || streams.iter().filter(|(_, s)| s.stream_state().1 > 0);
+    {
+        let send = std::pin::pin!(b.send(&[]));
+        assert!(send.now_or_never().is_none(), "others have their turn");
+        assert_eq!((woken(), sent().count()), (TURN, TURN));
+    }
+    let (_body, _ticket) = b.send(&[]).await;
+    assert_eq!((woken(), sent().count()), (count, count));
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ fn a_connection_without_a_session_has_to_go_whatever_it_sends() {
     assert_eq!(c.verdict(at(&c, 120)), gone);
     c.session_began();
     c.session_began();
-    assert_eq!(c.verdict(at(&c, 200)), Verdict::CheckAt(at(&c, 299)));
+    assert_eq!(c.verdict(at(&c, 200)), Verdict::CheckAt(at(&c, 260)));
     c.session_ended(at(&c, 150));
     assert_eq!(c.verdict(at(&c, 298)), Verdict::CheckAt(at(&c, 299)));
     c.session_ended(at(&c, 160));
@@ -76,17 +76,53 @@ fn the_preface_is_waited_for_after_the_handshake() {
 fn lsn_4_no_byte_for_the_idle_timeout_closes() {
     let c = connection();
     c.byte_received(at(&c, 20), true);
-    assert_eq!(c.verdict(at(&c, 21)), Verdict::CheckAt(at(&c, 200)));
+    assert_eq!(c.verdict(at(&c, 21)), Verdict::CheckAt(at(&c, 80)));
+    assert_eq!(c.verdict(at(&c, 80)), Verdict::CheckAt(at(&c, 140)));
+    assert_eq!(c.verdict(at(&c, 140)), Verdict::CheckAt(at(&c, 200)));
     assert_eq!(c.verdict(at(&c, 200)), Verdict::Close(CloseReason::Idle));
     c.byte_received(at(&c, 200), true);
-    assert_eq!(c.verdict(at(&c, 200)), Verdict::CheckAt(at(&c, 380)));
+    assert_eq!(c.verdict(at(&c, 200)), Verdict::CheckAt(at(&c, 260)));
+}
+
+#[test]
+fn lsn_12_a_silent_peer_with_an_open_stream_is_asked_after_a_third_of_the_idle_time() {
+    let c = connection();
+    c.byte_received(at(&c, 20), true);
+    c.stream_opened();
+    assert_eq!(c.verdict(at(&c, 79)), Verdict::CheckAt(at(&c, 80)));
+    assert!(!c.takes_ask());
+    assert_eq!(c.verdict(at(&c, 80)), Verdict::Ask(at(&c, 100)));
+    c.ask(at(&c, 80));
+    assert!(c.takes_ask());
+    assert!(!c.takes_ask(), "one PING");
+    assert_eq!(c.verdict(at(&c, 99)), Verdict::CheckAt(at(&c, 100)));
+    let dead = Verdict::Close(CloseReason::PingNotAnswered);
+    assert_eq!(c.verdict(at(&c, 100)), dead);
+    // Its answer is a byte as any other.
+    c.byte_received(at(&c, 99), true);
+    assert_eq!(c.verdict(at(&c, 100)), Verdict::CheckAt(at(&c, 159)));
+    assert_eq!(c.verdict(at(&c, 159)), Verdict::Ask(at(&c, 179)));
+    c.ask(at(&c, 159));
+    // The stream has ended: nothing is kept open, and nobody is waited for.
+    c.stream_closed();
+    assert_eq!(c.verdict(at(&c, 179)), Verdict::CheckAt(at(&c, 239)));
+    assert_eq!(c.verdict(at(&c, 279)), Verdict::Close(CloseReason::Idle));
+}
+
+#[test]
+fn lsn_12_a_peer_is_not_asked_past_the_idle_time() {
+    let c = connection();
+    c.stream_opened();
+    c.byte_received(at(&c, 0), true);
+    // A look that comes late.
+    assert_eq!(c.verdict(at(&c, 170)), Verdict::Ask(at(&c, 180)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_nobody_takes_closes_the_connection() {
     let c = connection();
     c.byte_received(at(&c, 0), true);
-    assert_eq!(c.verdict(at(&c, 0)), Verdict::CheckAt(at(&c, 180)));
+    assert_eq!(c.verdict(at(&c, 0)), Verdict::CheckAt(at(&c, 60)));
     tokio::time::advance(Duration::from_secs(5)).await;
     let mut answer = c.watch(Bytes::from_static(b"answer"));
     assert_eq!(answer, "answer");
@@ -98,5 +134,5 @@ async fn an_answer_nobody_takes_closes_the_connection() {
         Verdict::Close(CloseReason::AnswerNotTaken)
     );
     drop(answer);
-    assert_eq!(c.verdict(at(&c, 35)), Verdict::CheckAt(at(&c, 180)));
+    assert_eq!(c.verdict(at(&c, 35)), Verdict::CheckAt(at(&c, 60)));
 }

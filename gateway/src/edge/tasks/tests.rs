@@ -1,5 +1,6 @@
 use std::future::pending;
 use std::sync::atomic::AtomicUsize;
+use std::task::Poll;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -177,4 +178,71 @@ fn a_task_that_nobody_runs_any_more_is_dropped() {
         dropped.try_recv(),
         Err(oneshot::error::TryRecvError::Closed)
     );
+}
+
+#[test]
+fn of_more_tasks_than_there_are_parts_each_is_run_when_it_was_woken() {
+    let mut by_hand = ByHand::new();
+    let parts = Part::OTHER_TASKS.0.ilog2() - Part::FIRST_TASK.0.ilog2();
+    let mut senders = Vec::new();
+    let (order, mut ran) = mpsc::channel(100);
+    for number in 0..parts + 3 {
+        let (send, mut receive) = mpsc::channel::<()>(1);
+        let order = order.clone();
+        by_hand.connection.spawn(async move {
+            while receive.recv().await.is_some() {
+                order.try_send(number).unwrap();
+            }
+        });
+        senders.push(send);
+    }
+    by_hand.run();
+    assert_eq!(by_hand.tasks.parts.count_ones(), parts);
+    for number in [parts + 2, 0, parts] {
+        senders[number as usize].try_send(()).unwrap();
+        by_hand.run();
+        assert_eq!(ran.try_recv(), Ok(number));
+    }
+    // The place of one that ends is the next one's, whose wake-ups are its own.
+    drop(senders.remove(1));
+    by_hand.run();
+    let (send, mut receive) = oneshot::channel();
+    by_hand.connection.spawn(async move {
+        (&mut receive).await.unwrap();
+        order.try_send(999).unwrap();
+    });
+    by_hand.run();
+    assert_eq!(by_hand.tasks.parts.count_ones(), parts);
+    send.send(()).unwrap();
+    by_hand.run();
+    assert_eq!(ran.try_recv(), Ok(999));
+    assert!(ran.try_recv().is_err());
+}
+
+#[test]
+fn a_sleeper_wakes_the_task_that_was_polled_whoever_runs_it() {
+    let mut by_hand = ByHand::new();
+    let (tell, mut told) = mpsc::channel(10);
+    let connection = Arc::clone(&by_hand.connection);
+    by_hand.connection.spawn(std::future::poll_fn(move |cx| {
+        tell.try_send(connection.sleeper(cx)).unwrap();
+        Poll::<()>::Pending
+    }));
+    by_hand.run();
+    // The first poll is that of a newcomer, which has no part yet.
+    assert!(matches!(told.try_recv(), Ok(Sleeper::Task(_))));
+    let sleeper = told.try_recv().unwrap();
+    assert!(matches!(sleeper, Sleeper::Part(..)), "{sleeper:?}");
+    let asked = by_hand.runtime_was_asked();
+    sleeper.prefetch();
+    assert_eq!(by_hand.runtime_was_asked(), asked);
+    sleeper.wake();
+    assert_eq!(by_hand.runtime_was_asked(), asked + 1);
+    by_hand.run();
+    assert!(matches!(told.try_recv(), Ok(Sleeper::Part(..))));
+    assert!(told.try_recv().is_err(), "polled once for each wake-up");
+    // Nobody is polled: whoever asks is woken as it says.
+    let runtime = Waker::from(Arc::clone(&by_hand.runtime));
+    let outside = by_hand.connection.sleeper(&Context::from_waker(&runtime));
+    assert!(matches!(outside, Sleeper::Task(_)));
 }

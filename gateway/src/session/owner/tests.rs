@@ -40,7 +40,8 @@ fn cmd_4_a_terminal_frame_that_reached_nobody_loses_the_agent_for_its_callers() 
             frame: Bytes::from_static(b"frame"),
             terminal,
         };
-        let mut waiting = Box::pin(HandOver::new(Waiters::Many(waiters), reply).finish());
+        let (agent, waiters) = (Arc::from("agent"), Waiters::Many(waiters));
+        let mut waiting = Box::pin(HandOver::new(&agent, waiters, reply).finish());
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(waiting);
         assert_eq!(quick.replies.lock().unwrap().len(), 1);
@@ -56,7 +57,8 @@ fn cmd_6_a_frame_that_reached_everyone_loses_nobody() {
         terminal: Some(1),
     };
     let waiters = vec![caller.waiter(1), caller.waiter(2)];
-    assert!(HandOver::new(Waiters::Many(waiters), reply).go_on());
+    let (agent, waiters) = (Arc::from("agent"), Waiters::Many(waiters));
+    assert!(HandOver::new(&agent, waiters, reply).go_on());
     assert_eq!(caller.replies.lock().unwrap().len(), 2);
     assert!(caller.lost.lock().unwrap().is_empty());
 }

@@ -1,4 +1,3 @@
-use super::super::super::backlog::Names;
 use super::super::super::callers::{CallerLimits, Callers};
 use super::super::super::fanout::Fanout;
 use super::super::super::metrics::MetricsOfCommands;
@@ -31,12 +30,14 @@ impl Bench {
             buffer_bytes: BUFFER,
             slow_timeout: Duration::from_secs(5),
         };
-        let names = Names {
-            targets: Vec::new(),
-            command_id: "c-1".to_owned(),
-        };
         let counted = MetricsOfCommands::new(Arc::clone(&metrics)).of("shell");
-        let fanout = Fanout::new(names, counted, &Callers::new(limits), 60 * PARTING);
+        let fanout = Fanout::new(
+            0,
+            "c-1".to_owned(),
+            counted,
+            &Callers::new(limits),
+            60 * PARTING,
+        );
         Self {
             lane,
             owner,

@@ -1,7 +1,7 @@
 mod bounds;
 mod resume;
 
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 use prost::Message;
 use yuzu_proto::agent::v1::{CommandRequest, CommandResponse};
@@ -11,7 +11,7 @@ use yuzu_proto::server::v1::SendCommandResponse;
 use super::*;
 use crate::cluster::channel_testing::{Link, pair};
 use crate::config::{self, Config};
-use crate::edge::{ConnectionKey, grpc};
+use crate::edge::{ConnectionKey, Sleeper, grpc};
 use crate::session::testing::{connect, registry};
 use crate::session::{Events, Reply, Session};
 
@@ -159,8 +159,8 @@ impl Entry {
 
 /// The commands that wait for the agent.
 fn commands(session: &Session) -> Vec<Bytes> {
-    let mut cx = Context::from_waker(Waker::noop());
-    std::iter::from_fn(|| match session.poll_command(&mut cx) {
+    let nobody = || Sleeper::Task(Waker::noop().clone());
+    std::iter::from_fn(|| match session.poll_command(nobody) {
         Poll::Ready(Ok(frame)) => Some(frame),
         _ => None,
     })

@@ -29,6 +29,7 @@ pub(super) const AT_START: &[(&str, &str, &[&str])] = &[
         &[
             r#"{reason="no_preface"}"#,
             r#"{reason="idle"}"#,
+            r#"{reason="ping_not_answered"}"#,
             r#"{reason="unregistered"}"#,
             r#"{reason="answer_not_taken"}"#,
             r#"{reason="unauthorized"}"#,
