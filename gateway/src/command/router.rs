@@ -20,6 +20,7 @@ use super::metrics::MetricsOfCommands;
 use super::running::{Running, Stopping, Ticket};
 use super::{TURN, drop_in_turns, take_long_turns, take_turns};
 use crate::config;
+use crate::edge::Prefetch;
 use crate::observe::metrics::Metrics;
 use crate::session::{Registry, Session};
 

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -25,7 +26,7 @@ use super::Handler;
 use super::close::CloseReason;
 use super::connection::{Connection, ConnectionKey, Signal};
 use super::dispatch::dispatch;
-use super::drive::{GracefulConnection, drive};
+use super::drive::{Drive, GracefulConnection};
 use super::flood::FloodLimits;
 use super::io::CountedIo;
 use super::origin::OriginRule;
@@ -110,11 +111,7 @@ impl<H: Handler> Acceptor<H> {
         }
         let (connection, closed) = self.opened(peer, &terms, Some(slot), place);
         self.make_room(&terms, Some(connection.key()));
-        let acceptor = Arc::clone(self);
-        tokio::spawn(async move {
-            let _closed = closed;
-            acceptor.serve(stream, &connection, terms).await;
-        });
+        tokio::spawn(Arc::clone(self).serve(stream, connection, terms, closed));
     }
 
     /// As [`Self::start`], for a stream that no socket carries: it takes neither a slot nor a place,
@@ -127,9 +124,10 @@ impl<H: Handler> Acceptor<H> {
         tokio::spawn(async move {
             let _closed = closed;
             let tasks = terms.tasks(&connection);
-            let served = pin!(acceptor.http2(stream, &connection, &terms, Claim::None));
+            let served = acceptor.http2(stream, &connection, &terms, Claim::None);
+            let driven = pin!(Drive::new(served, &connection, tasks));
             drop((acceptor, terms));
-            drive(served, &connection, tasks).await;
+            driven.await;
         });
     }
 
@@ -154,55 +152,66 @@ impl<H: Handler> Acceptor<H> {
         (connection, closed)
     }
 
-    async fn serve(
+    /// All that a connection is, from its first byte to its end.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn keeps its arguments twice, and a connection lives long"
+    )]
+    fn serve(
         self: Arc<Self>,
         mut stream: TcpStream,
-        connection: &Arc<Connection>,
+        connection: Arc<Connection>,
         terms: Arc<Terms>,
-    ) {
-        let Some(claim) = self.claim(&terms, &mut stream).await else {
-            return;
-        };
-        let peer = connection.peer_ip();
-        let client = terms.origin.client(peer, claim);
-        // A trusted proxy takes no place; whom it speaks for does.
-        let _place = match client {
-            None => None,
-            Some(client) => match self.intake.sources.take(client) {
-                None => return self.refused(),
-                place => place,
-            },
-        };
-        // Nor does it wait for what came through it.
-        let direct = (!terms.origin.trusts(peer)).then_some(peer);
-        let source = client.or(direct).map(Source::of);
-        if let Some(source) = source
-            && !self.waited(source, connection).await
-        {
-            return;
-        }
-        let stream = match &self.tls {
-            None => Transport::Left(stream),
-            // Boxed, so that the task of a connection is not as large as a handshake.
-            Some(tls) => {
-                let secured = tls.secure(stream, connection, terms.handshake_timeout);
-                match Box::pin(secured).await {
-                    Some(stream) => stream,
-                    None => return,
-                }
+        closed: Closed<H>,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            let _closed = closed;
+            let connection = &connection;
+            let Some(claim) = self.claim(&terms, &mut stream).await else {
+                return;
+            };
+            let peer = connection.peer_ip();
+            let client = terms.origin.client(peer, claim);
+            // A trusted proxy takes no place; whom it speaks for does.
+            let _place = match client {
+                None => None,
+                Some(client) => match self.intake.sources.take(client) {
+                    None => return self.refused(),
+                    place => place,
+                },
+            };
+            // Nor does it wait for what came through it.
+            let direct = (!terms.origin.trusts(peer)).then_some(peer);
+            let source = client.or(direct).map(Source::of);
+            if let Some(source) = source
+                && !self.waited(source, connection).await
+            {
+                return;
             }
-        };
-        self.handler.connection_opened(connection.key(), &stream);
-        let tasks = terms.tasks(connection);
-        // Pinned where it is made: moved into another future it would take its room twice.
-        let served = pin!(self.http2(stream, connection, &terms, claim));
-        let intake = Arc::clone(&self.intake);
-        drop(self);
-        drive(served, connection, tasks).await;
-        if let Some(source) = source
-            && connection.has_flooded()
-        {
-            intake.cooldowns().flooded(source, Instant::now());
+            let stream = match &self.tls {
+                None => Transport::Left(stream),
+                // Boxed, so that the task of a connection is not as large as a handshake.
+                Some(tls) => {
+                    let secured = tls.secure(stream, connection, terms.handshake_timeout);
+                    match Box::pin(secured).await {
+                        Some(stream) => stream,
+                        None => return,
+                    }
+                }
+            };
+            self.handler.connection_opened(connection.key(), &stream);
+            let tasks = terms.tasks(connection);
+            // Pinned where it is made: moved into another future it would take its room twice.
+            let served = self.http2(stream, connection, &terms, claim);
+            let driven = pin!(Drive::new(served, connection, tasks));
+            let intake = Arc::clone(&self.intake);
+            drop(self);
+            driven.await;
+            if let Some(source) = source
+                && connection.has_flooded()
+            {
+                intake.cooldowns().flooded(source, Instant::now());
+            }
         }
     }
 

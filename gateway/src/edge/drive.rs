@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
+use pin_project_lite::pin_project;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::debug;
@@ -25,46 +26,84 @@ use super::tasks::{Part, Tasks, Woken};
 const LEAVE_TIME: Duration = Duration::from_secs(3);
 
 /// Looks of a connection at what woke it before other connections have their turn.
-const LOOKS: usize = 16;
+const LOOKS: u8 = 16;
 
-/// Runs one connection until it ends, or until its verdict or a signal ends it; with it its tasks,
-/// unless they are the runtime's.
-pub(super) async fn drive<C>(
-    served: Pin<&mut C>,
-    connection: &Arc<Connection>,
-    mut tasks: Option<Tasks>,
-) where
-    C: GracefulConnection,
-{
-    let mut driver = Driver {
-        served,
-        connection,
-        check: pin!(sleep_until(connection.first_check())),
-        look: SecondLook::default(),
-        seen: Signal::Serve,
-        leaving: None,
-    };
-    connection.turn().set(Part::SERVED);
-    connection.turn().set(Part::CHECK);
-    // What the runtime's tasks are woken for is to have its turn before this.
-    let looks = if tasks.is_some() { LOOKS } else { 1 };
-    // Of newcomers as well, which have no place yet.
-    let for_served = Waker::from(Arc::clone(connection));
-    let for_check = Woken::waker(connection, Part::CHECK);
-    let ended = poll_fn(|cx| {
+pin_project! {
+    /// Runs one connection until it ends, or until its verdict or a signal ends it; with it its tasks,
+    /// unless they are the runtime's.
+    ///
+    /// Not an async block: what each run touches lies together, and first.
+    #[repr(C)]
+    pub(super) struct Drive<C> {
+        connection: Arc<Connection>,
+        for_served: Waker,
+        for_check: Waker,
+        looks: u8,
+        seen: Signal,
+        leaving: Option<CloseReason>,
+        look: SecondLook,
+        tasks: Option<Tasks>,
+        #[pin]
+        check: Sleep,
+        #[pin]
+        served: C,
+    }
+}
+
+impl<C: GracefulConnection> Drive<C> {
+    pub(super) fn new(served: C, connection: &Arc<Connection>, tasks: Option<Tasks>) -> Self {
+        connection.turn().set(Part::SERVED);
+        connection.turn().set(Part::CHECK);
+        Self {
+            connection: Arc::clone(connection),
+            // Of newcomers as well, which have no place yet.
+            for_served: Waker::from(Arc::clone(connection)),
+            for_check: Waker::from(Woken::of(connection, Part::CHECK)),
+            // What the runtime's tasks are woken for is to have its turn before this.
+            looks: if tasks.is_some() { LOOKS } else { 1 },
+            seen: Signal::Serve,
+            leaving: None,
+            look: SecondLook::default(),
+            tasks,
+            check: sleep_until(connection.first_check()),
+            served,
+        }
+    }
+}
+
+impl<C: GracefulConnection> Future for Drive<C> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let me = self.project();
+        let (connection, tasks) = (&*me.connection, me.tasks);
+        if let Some(tasks) = tasks {
+            tasks.prefetch();
+        }
+        let mut driver = Driver {
+            served: me.served,
+            connection,
+            check: me.check,
+            look: me.look,
+            seen: me.seen,
+            leaving: me.leaving,
+        };
         connection.turn().begin();
-        for _ in 0..looks {
-            if let Some(tasks) = &mut tasks {
-                tasks.run(&mut Context::from_waker(&for_served));
+        for _ in 0..*me.looks {
+            if let Some(tasks) = tasks {
+                tasks.run(&mut Context::from_waker(me.for_served));
             }
             // After them: what one of them ends is not served any more.
-            let for_check = &mut Context::from_waker(&for_check);
+            let for_check = &mut Context::from_waker(me.for_check);
             if driver.judge(cx, for_check).is_ready() {
-                return Poll::Ready(Ok(()));
+                *tasks = None;
+                return Poll::Ready(());
             }
-            let served = driver.serve(&mut Context::from_waker(&for_served), tasks.is_some());
-            if served.is_ready() {
-                return served;
+            let for_served = &mut Context::from_waker(me.for_served);
+            if let Poll::Ready(ended) = driver.serve(for_served, tasks.is_some()) {
+                *tasks = None;
+                tell_end(connection, ended);
+                return Poll::Ready(());
             }
             driver.watch_answers(for_check);
             if connection.turn().end() {
@@ -73,9 +112,10 @@ pub(super) async fn drive<C>(
         }
         cx.waker().wake_by_ref();
         Poll::Pending
-    })
-    .await;
-    drop(tasks);
+    }
+}
+
+fn tell_end(connection: &Connection, ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
         if flood::ended_by_http2(&error) {
             connection.closed_for(CloseReason::Http2Flood);
@@ -90,17 +130,17 @@ struct Driver<'a, C> {
     connection: &'a Arc<Connection>,
     /// When it is judged next.
     check: Pin<&'a mut Sleep>,
-    look: SecondLook,
-    seen: Signal,
+    look: &'a mut SecondLook,
+    seen: &'a mut Signal,
     /// Why it was sent GOAWAY by its verdict.
-    leaving: Option<CloseReason>,
+    leaving: &'a mut Option<CloseReason>,
 }
 
 impl<C: GracefulConnection> Driver<'_, C> {
     /// Does what the signals and the verdict say. Ready: the connection ends.
     fn judge(&mut self, cx: &mut Context<'_>, for_check: &mut Context<'_>) -> Poll<()> {
-        if let Poll::Ready(signal) = self.connection.poll_signal(cx, self.seen) {
-            self.seen = signal;
+        if let Poll::Ready(signal) = self.connection.poll_signal(cx, *self.seen) {
+            *self.seen = signal;
             match signal {
                 // Whoever asked for it counts it.
                 Signal::Kill => return Poll::Ready(()),
@@ -118,13 +158,13 @@ impl<C: GracefulConnection> Driver<'_, C> {
             }
             match self.connection.verdict(now) {
                 // What it subscribes meanwhile comes too late: its calls would go elsewhere.
-                _ if self.leaving == Some(CloseReason::Unregistered) => return Poll::Ready(()),
+                _ if *self.leaving == Some(CloseReason::Unregistered) => return Poll::Ready(()),
                 // A peer that lives is told, so that it sends no call into a closed socket.
                 Verdict::Close(reason @ (CloseReason::Idle | CloseReason::Unregistered))
                     if self.leaving.is_none() =>
                 {
                     self.connection.closed_for(reason);
-                    self.leaving = Some(reason);
+                    *self.leaving = Some(reason);
                     self.drain();
                     self.check.as_mut().reset(Instant::now() + LEAVE_TIME);
                 }
@@ -178,7 +218,7 @@ impl<C: GracefulConnection> Driver<'_, C> {
     }
 }
 
-/// What [`drive`] needs of hyper's connection.
+/// What [`Drive`] needs of hyper's connection.
 pub(super) trait GracefulConnection: Future<Output = Result<(), hyper::Error>> {
     fn drain(self: Pin<&mut Self>);
 }

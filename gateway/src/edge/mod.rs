@@ -38,7 +38,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 pub(crate) use connection::ConnectionKey;
-pub(crate) use tasks::Sleeper;
+pub(crate) use tasks::{Prefetch, Sleeper};
 
 /// A response as every service answers it.
 pub(crate) type Response = http::Response<tonic::body::Body>;

@@ -14,16 +14,58 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::FutureExt;
 use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
+use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
 use super::connection::Connection;
 
-type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Task = Pin<Box<dyn Run>>;
+
+/// What a task works on lies in no cache mostly by the time that it is run.
+pub(crate) trait Prefetch: Send + Sync {
+    /// Has the processor fetch it, without waiting for it.
+    fn prefetch(&self);
+}
+
+/// A future whose first line in memory can be fetched.
+trait Run: Future<Output = ()> + Send {
+    fn prefetch(&self);
+}
+
+pin_project! {
+    #[repr(C)]
+    struct Held<F> {
+        // Lies where the future begins.
+        first: u8,
+        #[pin]
+        task: F,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Held<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().task.poll(cx)
+    }
+}
+
+impl<F: Future<Output = ()> + Send> Run for Held<F> {
+    fn prefetch(&self) {
+        black_box(self.first);
+    }
+}
+
+/// A task that has not been run yet.
+struct Newcomer {
+    task: Task,
+    works_on: Option<Arc<dyn Prefetch>>,
+}
 
 /// Tells the task of a connection that there is something to do, and which of its parts has. While it
 /// runs anyway it is told to look once more, which costs the runtime nothing.
@@ -127,7 +169,7 @@ impl Turn {
 
 /// Tasks that the connection's own task has not taken yet; `None` while it takes none.
 #[derive(Default)]
-pub(super) struct Newcomers(Mutex<Option<VecDeque<Task>>>);
+pub(super) struct Newcomers(Mutex<Option<VecDeque<Newcomer>>>);
 
 impl std::fmt::Debug for Newcomers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -136,18 +178,18 @@ impl std::fmt::Debug for Newcomers {
 }
 
 impl Newcomers {
-    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Task>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<Newcomer>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The task, when it is to be run by someone else.
-    fn add(&self, task: Task) -> Result<(), Task> {
+    fn add(&self, newcomer: Newcomer) -> Result<(), Task> {
         match &mut *self.lock() {
             Some(newcomers) => {
-                newcomers.push_back(task);
+                newcomers.push_back(newcomer);
                 Ok(())
             }
-            None => Err(task),
+            None => Err(newcomer.task),
         }
     }
 }
@@ -156,9 +198,22 @@ impl Connection {
     /// Runs a task beside the streams of the connection. It may outlive the connection; a panic ends
     /// it alone.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_on(None, task);
+    }
+
+    /// The same, with what the task works on.
+    pub(crate) fn spawn_on(
+        &self,
+        works_on: Option<Arc<dyn Prefetch>>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         // The hook has told of the panic.
         let task = AssertUnwindSafe(task).catch_unwind().map(drop);
-        match self.newcomers().add(Box::pin(task)) {
+        let newcomer = Newcomer {
+            task: Box::pin(Held { first: 0, task }),
+            works_on,
+        };
+        match self.newcomers().add(newcomer) {
             Ok(()) => {
                 self.turn().wake_part(Part::NEWCOMERS);
             }
@@ -198,6 +253,8 @@ struct Waiting {
     task: Task,
     part: Part,
     waker: Waker,
+    woken: Arc<Woken>,
+    works_on: Option<Arc<dyn Prefetch>>,
 }
 
 impl Tasks {
@@ -216,14 +273,17 @@ impl Tasks {
     pub(super) fn run(&mut self, cx: &mut Context<'_>) {
         while let Some(mut newcomer) = self.newcomer() {
             // Most calls are answered at once, and need no place among those that wait.
-            if newcomer.as_mut().poll(cx).is_pending() {
+            if newcomer.task.as_mut().poll(cx).is_pending() {
                 self.wait(newcomer);
             }
         }
         // For all of them at once.
         let others = self.connection.turn().take(Part::OTHER_TASKS);
         let mut at = 0;
-        while let Some(Waiting { task, part, waker }) = self.waiting.get_mut(at) {
+        while let Some(waiting) = self.waiting.get_mut(at) {
+            let Waiting {
+                task, part, waker, ..
+            } = waiting;
             let turn = self.connection.turn();
             let is_woken = match *part {
                 Part::OTHER_TASKS => others,
@@ -243,18 +303,39 @@ impl Tasks {
     }
 
     /// The task has a place from now on. It is polled there once more, which tells it whom to wake.
-    fn wait(&mut self, task: Task) {
+    fn wait(&mut self, Newcomer { task, works_on }: Newcomer) {
         let part = Part::outside(self.parts);
         self.parts |= part.0 & !Part::OTHER_TASKS.0;
         self.connection.turn().set(part);
+        let woken = Woken::of(&self.connection, part);
         self.waiting.push(Waiting {
             task,
             part,
-            waker: Woken::waker(&self.connection, part),
+            waker: Waker::from(Arc::clone(&woken)),
+            woken,
+            works_on,
         });
     }
 
-    fn newcomer(&self) -> Option<Task> {
+    /// Has the processor fetch what a run touches, all at once and without waiting for it.
+    pub(super) fn prefetch(&self) {
+        black_box(self.connection.turn().state.load(Ordering::Relaxed));
+        for Waiting {
+            task,
+            woken,
+            works_on,
+            ..
+        } in &self.waiting
+        {
+            task.prefetch();
+            black_box(woken.part.0);
+            if let Some(works_on) = works_on {
+                works_on.prefetch();
+            }
+        }
+    }
+
+    fn newcomer(&self) -> Option<Newcomer> {
         let turn = self.connection.turn();
         // Before the lock: whoever comes after it says so once more.
         if !turn.take(Part::NEWCOMERS) {
@@ -282,7 +363,8 @@ impl Drop for Tasks {
             return;
         };
         let waiting = self.waiting.drain(..).map(|waiting| waiting.task);
-        for task in waiting.chain(newcomers.into_iter().flatten()) {
+        let newcomers = newcomers.into_iter().flatten();
+        for task in waiting.chain(newcomers.map(|newcomer| newcomer.task)) {
             runtime.spawn(task);
         }
     }
@@ -331,9 +413,9 @@ pub(super) struct Woken {
 }
 
 impl Woken {
-    pub(super) fn waker(connection: &Arc<Connection>, part: Part) -> Waker {
+    pub(super) fn of(connection: &Arc<Connection>, part: Part) -> Arc<Self> {
         let connection = Arc::clone(connection);
-        Waker::from(Arc::new(Self { part, connection }))
+        Arc::new(Self { part, connection })
     }
 }
 

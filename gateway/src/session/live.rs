@@ -21,7 +21,7 @@ use super::epoch::Epoch;
 use super::mailbox::{Mailbox, MailboxLimits, NotDispatched};
 use super::replies::{Waiter, Waiters};
 use super::table::Registration;
-use crate::edge::{ConnectionKey, Sleeper};
+use crate::edge::{ConnectionKey, Prefetch, Sleeper};
 
 /// What an owner is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,14 @@ impl fmt::Debug for Session {
     }
 }
 
+impl Prefetch for Session {
+    fn prefetch(&self) {
+        // Where a command or an answer finds its mailbox, and where it ends.
+        black_box(self.mailbox.is_poisoned());
+        black_box(self.asked.load(Ordering::Relaxed));
+    }
+}
+
 impl Session {
     pub(super) fn new(
         registration: Registration,
@@ -127,11 +135,6 @@ impl Session {
         limits: MailboxLimits,
     ) -> Result<Option<Sleeper>, NotDispatched> {
         (self.mailbox()).dispatch(command_id, frame, waiter, limits)
-    }
-
-    /// Has the processor fetch what [`Self::dispatch`] touches, without waiting for it.
-    pub(crate) fn prefetch(&self) {
-        black_box(self.mailbox.is_poisoned());
     }
 
     /// The next command for the stream, or the status it ends with; else `reader` says whom to wake.

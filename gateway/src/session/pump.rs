@@ -59,7 +59,7 @@ pub(crate) fn start(session: Arc<Session>, inbound: Inbound, context: Arc<OwnerC
     );
     life.say_connected();
     let connection = Arc::clone(inbound.connection());
-    connection.spawn(pump(life, inbound));
+    connection.spawn_on(Some(session), pump(life, inbound));
 }
 
 fn notice(session: &Session, event: NoticeEvent) -> Notice {

@@ -1,6 +1,5 @@
 use std::future::pending;
 use std::sync::atomic::AtomicUsize;
-use std::task::Poll;
 
 use tokio::sync::{mpsc, oneshot};
 
