@@ -25,8 +25,9 @@ pub(crate) use running::Ticket;
 
 /// The largest command: what an agent's gRPC library receives at most (CMD-24).
 pub(crate) const MAX_COMMAND: usize = 4 << 20;
-/// Targets resolved or dispatched before other tasks get a turn.
-const TURN: usize = 32;
+/// Targets resolved or dispatched before other tasks get a turn. With fewer the threads of the runtime wait
+/// for each other's next few at once and are woken for them.
+const TURN: usize = 128;
 /// Targets that are only listed.
 const LONG_TURN: usize = 1_024;
 
