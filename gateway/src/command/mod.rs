@@ -27,7 +27,7 @@ pub(crate) use running::Ticket;
 pub(crate) const MAX_COMMAND: usize = 4 << 20;
 /// Targets resolved or dispatched before other tasks get a turn. With fewer the threads of the runtime wait
 /// for each other's next few at once and are woken for them.
-const TURN: usize = 128;
+const TURN: usize = 64;
 /// Targets that are only listed.
 const LONG_TURN: usize = 1_024;
 
