@@ -165,16 +165,13 @@ impl Fanout {
         self.state().tracker.complete(target);
     }
 
-    /// More targets that are about to be sent the command; the number of the first.
+    /// More targets; the number of the first.
     pub(super) fn add(&self, targets: usize) -> u32 {
         let mut state = self.state();
         let first = state.targets;
         state.targets += targets;
         let targets = state.targets;
         state.tracker.extend_to(targets);
-        for target in first..targets {
-            state.tracker.expect(target as u32);
-        }
         first as u32
     }
 
@@ -342,7 +339,9 @@ impl Fanout {
         };
         let feeder = state.feeder.take();
         drop(state);
-        drop(dropped);
+        if let Some(dropped) = dropped {
+            dropped.let_go();
+        }
         wake(feeder);
         match end {
             End::TimedOut => self.metrics.timed_out(silent),
@@ -388,14 +387,15 @@ impl Fanout {
         let mut state = self.state();
         state.gone = true;
         let feeder = state.feeder.take();
+        let (_, dropped) = state.backlog.clear();
         let rest = (
             std::mem::take(&mut state.command_id),
-            state.backlog.clear(),
             std::mem::replace(&mut state.tracker, Tracker::new(0)),
         );
         drop(state);
         wake(feeder);
         drop(rest);
+        dropped.let_go();
     }
 
     /// The next piece of the response body.

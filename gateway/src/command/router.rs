@@ -225,8 +225,6 @@ impl Router {
         id: &Bytes,
         frame: &Bytes,
     ) -> usize {
-        let here = |(index, route)| matches!(route, &Route::Here(_)).then_some(index as u32);
-        fanout.expect(routes.iter().enumerate().filter_map(here));
         let (mut routes, mut sent) = ((0..).zip(routes), 0);
         loop {
             let turn: SmallVec<[_; TURN]> = routes.by_ref().take(TURN).collect();
@@ -251,11 +249,14 @@ impl Router {
         id: &Bytes,
         frame: &Bytes,
     ) -> usize {
-        for (_, route) in &turn {
-            if let Route::Here(session) = route {
+        let here = |(target, route): &(u32, Route)| match route {
+            Route::Here(session) => {
                 session.prefetch();
+                Some(*target)
             }
-        }
+            Route::Elsewhere | Route::Nowhere(_) => None,
+        };
+        fanout.expect(turn.iter().filter_map(here));
         let (mut sent, mut round) = (0, self.local.round(fanout, id, frame));
         for (target, route) in turn {
             match route {

@@ -370,11 +370,11 @@ impl Connection {
             };
         }
         let last = Duration::from_millis(self.last_byte_ms.load(Ordering::Relaxed));
-        let idle_at = self.opened + last + self.limits.idle_timeout;
-        if now >= idle_at {
-            return Verdict::Close(CloseReason::Idle);
-        }
-        let mut next = idle_at;
+        let silence = self.judge_silence(last, now);
+        let mut next = match silence {
+            Verdict::Close(_) => return silence,
+            Verdict::Ask(at) | Verdict::CheckAt(at) => at,
+        };
         if let Some(at) = self.unregistered_at() {
             if now >= at {
                 return Verdict::Close(CloseReason::Unregistered);
@@ -387,26 +387,45 @@ impl Connection {
             }
             next = next.min(at);
         }
-        match self.asks_for_a_byte(last, now) {
-            Verdict::Ask(until) => Verdict::Ask(until.min(next)),
-            Verdict::CheckAt(at) => Verdict::CheckAt(at.min(next)),
-            close @ Verdict::Close(_) => close,
+        match silence {
+            Verdict::Ask(_) => Verdict::Ask(next),
+            _ => Verdict::CheckAt(next),
         }
     }
 
-    /// Judges whether a peer with open streams lives (LSN-12), `last` into whose connection the last byte
-    /// came. Looked at as often when there are none: one may be opened at any time.
-    fn asks_for_a_byte(&self, last: Duration, now: Instant) -> Verdict {
-        let silence = self.limits.idle_timeout / 3;
+    /// Judges a peer whose last byte came `last` into its connection (LSN-4, LSN-12). One with open streams
+    /// is asked before it is taken for dead, however late that is looked at.
+    fn judge_silence(&self, last: Duration, now: Instant) -> Verdict {
+        let idle_at = self.opened + last + self.limits.idle_timeout;
+        let third = self.limits.idle_timeout / 3;
+        let due = self.opened + last + third;
+        // What it says waits in its socket, for a moment.
+        if self.pauses.is_paused() {
+            return Verdict::CheckAt(now + third);
+        }
+        if !self.has_streams() {
+            return match now >= idle_at {
+                true => Verdict::Close(CloseReason::Idle),
+                // As often as if there were some: one may be opened at any time.
+                false if now >= due => Verdict::CheckAt(idle_at.min(now + third)),
+                false => Verdict::CheckAt(due),
+            };
+        }
+        let dead_at = |asked: Instant| {
+            let at_least = asked + PONG_TIMEOUT.min(third);
+            at_least.max(idle_at.min(asked + PONG_TIMEOUT))
+        };
         let asked = Duration::from_millis(self.asked_ms.load(Ordering::Relaxed));
-        let due = self.opened + last + silence;
-        let until = self.opened + asked + PONG_TIMEOUT;
-        match (self.has_streams(), asked > last) {
-            (true, true) if now >= until => Verdict::Close(CloseReason::PingNotAnswered),
-            (true, true) => Verdict::CheckAt(until),
-            (true, false) if now >= due => Verdict::Ask(now + PONG_TIMEOUT),
-            (_, _) if now < due => Verdict::CheckAt(due),
-            (_, _) => Verdict::CheckAt(now + silence),
+        if asked > last {
+            let dead_at = dead_at(self.opened + asked);
+            return match now >= dead_at {
+                true => Verdict::Close(CloseReason::PingNotAnswered),
+                false => Verdict::CheckAt(dead_at),
+            };
+        }
+        match now >= due {
+            true => Verdict::Ask(dead_at(now)),
+            false => Verdict::CheckAt(due),
         }
     }
 

@@ -19,9 +19,14 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
+    /// Whether somebody wants a pause.
+    pub(super) fn is_paused(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
     /// Ready when nobody wants a pause; else the reader is woken then.
     pub(super) fn poll_none(&self, cx: &Context<'_>) -> Poll<()> {
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if !self.is_paused() {
             return Poll::Ready(());
         }
         self.reader.register(cx.waker());

@@ -1,6 +1,6 @@
 //! Round trips between this node and a peer, from frames that pass anyway (SHIFT-5).
 //!
-//! hyper sends SETTINGS first of all, and PINGs a peer that is silent; the peer acknowledges both at
+//! HTTP/2 sends SETTINGS first of all, and a silent peer is sent a PING; the peer acknowledges both at
 //! once. Responsible for seeing the question in what is written, and for the time to its answer. Must
 //! never change a byte, nor follow what is written frame by frame: a question that is not seen is one
 //! sample less.

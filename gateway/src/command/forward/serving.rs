@@ -21,7 +21,7 @@ use yuzu_proto::peek::CommandRequestPeek;
 use super::super::fanout::{Fanout, FanoutBody, LINGER};
 use super::super::local::Dispatched;
 use super::super::running::Ticket;
-use super::super::{MAX_COMMAND, take_turns};
+use super::super::{MAX_COMMAND, TURN, take_turns};
 use super::frames::{Kind, decode_of_entry, encode, encode_answers};
 use super::log::Log;
 use super::outstanding::MAX_TARGETS;
@@ -304,23 +304,27 @@ impl<'a> Serving<'a> {
             frame,
             ..
         } = work;
-        let mut round = router.local.round(fanout, command_id, frame);
         let (mut moved, mut sent, mut target) = (Vec::new(), 0, first);
-        for (position, session) in sessions.iter().enumerate() {
-            take_turns(position).await;
-            let Some(session) = session else {
-                moved.push(position as u32);
-                continue;
-            };
-            let dispatched = round.dispatch(target, session);
-            target += 1;
-            match dispatched {
-                Dispatched::Yes => sent += 1,
-                Dispatched::Ended => moved.push(position as u32),
-                Dispatched::Full => {}
+        for (turn, sessions) in sessions.chunks(TURN).enumerate() {
+            if turn > 0 {
+                tokio::task::yield_now().await;
+            }
+            let mut round = router.local.round(fanout, command_id, frame);
+            for (position, session) in (turn * TURN..).zip(sessions) {
+                let Some(session) = session else {
+                    moved.push(position as u32);
+                    continue;
+                };
+                fanout.expect([target]);
+                let dispatched = round.dispatch(target, session);
+                target += 1;
+                match dispatched {
+                    Dispatched::Yes => sent += 1,
+                    Dispatched::Ended => moved.push(position as u32),
+                    Dispatched::Full => {}
+                }
             }
         }
-        drop(round);
         work.fanout.metrics().dispatched().inc_by(sent as u64);
         router.observe(targets, sent, 0);
         Ok(ForwardWritten { moved })

@@ -174,6 +174,20 @@ async fn every_stream_that_waits_is_woken_also_when_the_caller_leaves_in_between
     assert_eq!((woken(), sent().count()), (count, count));
 }
 
+#[tokio::test(start_paused = true)]
+async fn cmd_9_who_was_not_sent_the_command_in_time_is_not_counted_as_silent() {
+    let b = Bench::new();
+    for number in 0..=TURN {
+        b.connect(&format!("a-{number}"));
+    }
+    {
+        let mut send = std::pin::pin!(b.send_with(&[], 1));
+        assert!(send.as_mut().now_or_never().is_none());
+        tokio::time::advance(Duration::from_secs(2)).await;
+    }
+    assert_eq!(b.metrics.commands_timed_out_total.get(), TURN as u64);
+}
+
 #[tokio::test]
 async fn cmd_1_no_agent_at_all_ends_at_once() {
     let (mut body, _ticket) = Bench::new().send(&[]).await;

@@ -1,14 +1,19 @@
+use super::super::pause::Paused;
 use super::*;
 
 fn connection() -> Arc<Connection> {
-    connection_that_may_lack_a_session(Duration::ZERO)
+    connection_with(|_| ())
 }
 
 fn connection_that_may_lack_a_session(unregistered_timeout: Duration) -> Arc<Connection> {
-    let limits = ConnectionLimits {
+    connection_with(|limits| limits.unregistered_timeout = unregistered_timeout)
+}
+
+fn connection_with(change: impl FnOnce(&mut ConnectionLimits)) -> Arc<Connection> {
+    let mut limits = ConnectionLimits {
         preface_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(180),
-        unregistered_timeout,
+        unregistered_timeout: Duration::ZERO,
         answer_patience: Duration::from_secs(30),
         request_timeout: Duration::from_secs(30),
         max_message_bytes: 1024,
@@ -16,6 +21,7 @@ fn connection_that_may_lack_a_session(unregistered_timeout: Duration) -> Arc<Con
         serves_agents: true,
         node_memory: NodeMemory::new(1 << 20),
     };
+    change(&mut limits);
     let metrics = Arc::new(Metrics::new("test").unwrap());
     Connection::new(
         "[::ffff:192.0.2.7]:1234".parse().unwrap(),
@@ -110,12 +116,38 @@ fn lsn_12_a_silent_peer_with_an_open_stream_is_asked_after_a_third_of_the_idle_t
 }
 
 #[test]
-fn lsn_12_a_peer_is_not_asked_past_the_idle_time() {
+fn lsn_12_a_peer_with_streams_is_asked_before_it_is_taken_for_dead_however_late() {
     let c = connection();
     c.stream_opened();
     c.byte_received(at(&c, 0), true);
-    // A look that comes late.
-    assert_eq!(c.verdict(at(&c, 170)), Verdict::Ask(at(&c, 180)));
+    // The process stood still for longer than the idle time.
+    assert_eq!(c.verdict(at(&c, 400)), Verdict::Ask(at(&c, 420)));
+    c.ask(at(&c, 400));
+    assert_eq!(c.verdict(at(&c, 419)), Verdict::CheckAt(at(&c, 420)));
+    let dead = Verdict::Close(CloseReason::PingNotAnswered);
+    assert_eq!(c.verdict(at(&c, 420)), dead);
+    c.byte_received(at(&c, 401), true);
+    assert_eq!(c.verdict(at(&c, 420)), Verdict::CheckAt(at(&c, 461)));
+}
+
+#[test]
+fn lsn_12_with_a_short_idle_time_it_is_what_ends_the_wait() {
+    let c = connection_with(|limits| limits.idle_timeout = Duration::from_secs(6));
+    c.stream_opened();
+    c.byte_received(at(&c, 0), true);
+    assert_eq!(c.verdict(at(&c, 2)), Verdict::Ask(at(&c, 6)));
+    // Asked late, it has a third of that time at least.
+    assert_eq!(c.verdict(at(&c, 5)), Verdict::Ask(at(&c, 7)));
+}
+
+#[test]
+fn cmd_22_a_connection_that_is_not_read_is_not_taken_for_silent() {
+    let c = connection();
+    c.byte_received(at(&c, 0), true);
+    let paused = Paused::new(&c);
+    assert_eq!(c.verdict(at(&c, 180)), Verdict::CheckAt(at(&c, 240)));
+    drop(paused);
+    assert_eq!(c.verdict(at(&c, 180)), Verdict::Close(CloseReason::Idle));
 }
 
 #[tokio::test(start_paused = true)]
