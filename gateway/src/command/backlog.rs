@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
-use tokio::runtime::Handle;
 
-use super::drop_in_turns;
 use super::entries::NoAnswer;
 use super::pool::Pool;
 
@@ -23,8 +21,6 @@ const ALLOWANCE: usize = 8 << 10;
 const BEYOND: usize = 8 << 20;
 /// Small answers that wait together leave in one DATA frame of about this size.
 const COALESCE: usize = 32 << 10;
-/// More than these are not let go of at once.
-const MANY: usize = 10_000;
 /// Room for so many answers is kept when all have left.
 const KEPT_ROOM: usize = 64;
 
@@ -60,7 +56,8 @@ pub(super) struct Room {
     beyond: bool,
 }
 
-enum Waiting {
+/// What a caller has not taken yet.
+pub(super) enum Waiting {
     Answer {
         target: u32,
         frame: Bytes,
@@ -267,39 +264,18 @@ impl Backlog {
 
     /// Forgets everything: the agents that wait for room, and what waited, for the caller of this
     /// to drop where nobody waits for it.
-    pub(super) fn clear(&mut self) -> (Vec<Waker>, Cleared) {
+    pub(super) fn clear(&mut self) -> (Vec<Waker>, VecDeque<Waiting>) {
         self.pool.give_back(std::mem::take(&mut self.bytes));
         self.line = VecDeque::new();
         let owners = self.owners();
-        let rest = Cleared {
-            queue: std::mem::take(&mut self.queue),
-            beyond: std::mem::take(&mut self.beyond),
-        };
-        (owners, rest)
+        self.beyond = HashMap::new();
+        (owners, std::mem::take(&mut self.queue))
     }
 
     /// Every agent that waits for room.
     pub(super) fn owners(&mut self) -> Vec<Waker> {
         let agents = self.beyond.values_mut();
         agents.filter_map(|agent| agent.owner.take()).collect()
-    }
-}
-
-/// What waited in a backlog.
-pub(super) struct Cleared {
-    queue: VecDeque<Waiting>,
-    beyond: HashMap<u32, Beyond>,
-}
-
-impl Cleared {
-    /// Drops it, in turns when it is much and there is a runtime.
-    pub(super) fn let_go(self) {
-        drop(self.beyond);
-        if self.queue.len() > MANY
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(drop_in_turns(self.queue));
-        }
     }
 }
 

@@ -20,6 +20,7 @@ use tonic::Status;
 use super::backlog::{Backlog, NoRoom, Room};
 use super::callers::{CallerLimits, Callers, STALL};
 use super::entries::NoAnswer;
+use super::let_go;
 use super::metrics::CommandMetrics;
 use super::tracker::Tracker;
 use crate::observe::log::{limit, limited};
@@ -339,9 +340,7 @@ impl Fanout {
         };
         let feeder = state.feeder.take();
         drop(state);
-        if let Some(dropped) = dropped {
-            dropped.let_go();
-        }
+        let_go(dropped.unwrap_or_default());
         wake(feeder);
         match end {
             End::TimedOut => self.metrics.timed_out(silent),
@@ -395,7 +394,7 @@ impl Fanout {
         drop(state);
         wake(feeder);
         drop(rest);
-        dropped.let_go();
+        let_go(dropped);
     }
 
     /// The next piece of the response body.

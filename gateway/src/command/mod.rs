@@ -18,6 +18,10 @@ mod router;
 mod running;
 mod tracker;
 
+use std::collections::VecDeque;
+
+use tokio::runtime::Handle;
+
 pub(crate) use fanout::FanoutBody;
 pub(crate) use forward::{Forwarder, Served};
 pub(crate) use router::{Command, Router};
@@ -28,6 +32,8 @@ pub(crate) const MAX_COMMAND: usize = 4 << 20;
 /// Targets resolved or dispatched before other tasks get a turn. With fewer the threads of the runtime wait
 /// for each other's next few at once and are woken for them.
 const TURN: usize = 64;
+/// More than these are not let go of at once.
+const MANY: usize = 10_000;
 /// Targets that are only listed.
 const LONG_TURN: usize = 1_024;
 
@@ -40,6 +46,15 @@ async fn take_turns(index: usize) {
 async fn take_long_turns(index: usize) {
     if index % LONG_TURN == LONG_TURN - 1 {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Drops what nobody waits for, in turns when it is much and there is a runtime.
+fn let_go<T: Send + 'static>(all: VecDeque<T>) {
+    if all.len() > MANY
+        && let Ok(runtime) = Handle::try_current()
+    {
+        runtime.spawn(drop_in_turns(all));
     }
 }
 

@@ -396,7 +396,8 @@ impl Sleeper {
 }
 
 impl Connection {
-    /// Whoever is being polled with `cx`, when that is a task of this connection or all that polls it.
+    /// Whoever is being polled with `cx`. To be asked by what a task of this connection polls with its own
+    /// `cx`: one that it makes for itself is not told apart from it.
     pub(crate) fn sleeper(self: &Arc<Self>, cx: &Context<'_>) -> Sleeper {
         match self.turn().polled.load(Ordering::Relaxed) {
             0 => Sleeper::Task(cx.waker().clone()),
