@@ -237,3 +237,6 @@ where
         self.graceful_shutdown();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,14 +13,14 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Whether a timer has been put off. Pure.
 #[derive(Debug, Default)]
-pub(super) struct SecondLook {
+pub(crate) struct SecondLook {
     taken: bool,
 }
 
 impl SecondLook {
     /// A timer that was due at `due` goes off. `Some`: late, so it is to go off at that time instead,
     /// once.
-    pub(super) fn at(&mut self, due: Instant, now: Instant) -> Option<Instant> {
+    pub(crate) fn at(&mut self, due: Instant, now: Instant) -> Option<Instant> {
         let is_late = now.saturating_duration_since(due) > LATE;
         self.taken = is_late && !self.taken;
         self.taken.then(|| now + LOOK)

@@ -17,7 +17,7 @@ mod drive;
 pub(crate) mod flood;
 pub(crate) mod grpc;
 pub(crate) mod io;
-mod late;
+pub(crate) mod late;
 pub(crate) mod listener;
 pub(crate) mod origin;
 pub(crate) mod pause;
@@ -30,7 +30,6 @@ mod tasks;
 pub(crate) mod terms;
 #[cfg(test)]
 pub(crate) mod testing;
-pub(crate) mod timer;
 pub(crate) mod tls;
 
 use std::future::Future;

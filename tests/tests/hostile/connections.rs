@@ -201,6 +201,7 @@ async fn lsn_12_a_dead_peer_with_a_stream_is_noticed() {
     let last_words = peer.closed().await;
     let asked = |frame: &Frame| frame.kind == PING && frame.flags & ACK == 0;
     assert!(last_words.iter().any(asked), "closed without being asked");
+    assert_eq!(closed_by(&bed, "ping_not_answered").await, 1.0);
     bed.notice(Event::Disconnected, &session).await;
 
     // Its agent comes back on another connection.

@@ -11,6 +11,7 @@ pub(super) mod handshake;
 pub(super) mod messages;
 pub(super) mod service;
 pub(super) mod table;
+mod timer;
 mod tls;
 pub(super) mod unary;
 

@@ -245,3 +245,37 @@ fn a_sleeper_wakes_the_task_that_was_polled_whoever_runs_it() {
     let outside = by_hand.connection.sleeper(&Context::from_waker(&runtime));
     assert!(matches!(outside, Sleeper::Task(_)));
 }
+
+#[tokio::test]
+async fn a_sleeper_kept_by_a_task_of_an_ended_connection_is_replaced_by_one_of_the_runtime() {
+    let mut by_hand = ByHand::new();
+    let sleeper = Arc::new(Mutex::new(None));
+    let (letters, mut received) = (Arc::new(AtomicUsize::new(0)), 0);
+    let (tell, mut told) = mpsc::channel(10);
+    let connection = Arc::clone(&by_hand.connection);
+    let (slot, letterbox) = (Arc::clone(&sleeper), Arc::clone(&letters));
+    by_hand.connection.spawn(std::future::poll_fn(move |cx| {
+        *slot.lock().unwrap() = Some(connection.sleeper(cx));
+        let sent = letterbox.load(Ordering::Acquire);
+        if sent > received {
+            received = sent;
+            tell.try_send(sent).unwrap();
+        }
+        Poll::<()>::Pending
+    }));
+    by_hand.run();
+    let send = || {
+        letters.fetch_add(1, Ordering::Release);
+        sleeper.lock().unwrap().take()
+    };
+    // One letter before the connection ends, which wakes what nobody runs any more; then another.
+    let of_the_connection = send().unwrap();
+    assert!(matches!(of_the_connection, Sleeper::Part(..)));
+    drop(by_hand.tasks);
+    of_the_connection.wake();
+    assert_eq!(told.recv().await, Some(1));
+    let of_the_runtime = send().unwrap();
+    assert!(matches!(of_the_runtime, Sleeper::Task(_)));
+    of_the_runtime.wake();
+    assert_eq!(told.recv().await, Some(2));
+}

@@ -1,4 +1,4 @@
-//! hyper's timer, of links to other gateways.
+//! hyper's timer.
 //!
 //! hyper polls the timer of its keep-alive each time that a connection is run, and it goes off once in
 //! minutes. tokio's own timer registers the waker anew each time. Responsible for going off in
@@ -15,11 +15,11 @@ use hyper::rt::{Sleep, Timer};
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
-use super::late::SecondLook;
+use crate::edge::late::SecondLook;
 
 /// tokio's timer, polled when it may have gone off.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LazyTimer;
+pub(super) struct LazyTimer;
 
 impl Timer for LazyTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
