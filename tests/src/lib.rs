@@ -22,3 +22,4 @@ pub mod raw;
 pub mod relay;
 pub mod stub_process;
 pub mod testbed;
+pub mod usage;

@@ -4,6 +4,7 @@
 //! Must never leave the process behind: it is killed when dropped.
 
 use crate::http;
+use crate::usage;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -300,7 +301,7 @@ fn spawn(binary: &Path, directory: &Path, secret: &str) -> Result<Child, String>
     if !secret.is_empty() {
         command.env("YUZU_GW_COOKIE", secret);
     }
-    command
+    let child = command
         .arg("run")
         .arg("--config")
         .arg(directory.join(CONFIG))
@@ -309,7 +310,9 @@ fn spawn(binary: &Path, directory: &Path, secret: &str) -> Result<Child, String>
         .stderr(log)
         .kill_on_drop(true)
         .spawn()
-        .map_err(|e| format!("{} does not start: {e}", binary.display()))
+        .map_err(|e| format!("{} does not start: {e}", binary.display()))?;
+    child.id().inspect(|id| usage::started("gateway", *id));
+    Ok(child)
 }
 
 /// Anonymous resident memory of a process, in bytes.
@@ -330,6 +333,21 @@ pub fn gateway_binary() -> Result<PathBuf, String> {
     beside("yuzu-gateway", "--gateway-binary")
 }
 
+/// The program that the user names with `option`, otherwise the one beside the running one.
+///
+/// # Errors
+/// A sentence for the user, when it is not there.
+pub fn program(named: Option<&Path>, name: &str, option: &str) -> Result<PathBuf, String> {
+    match named {
+        None => beside(name, option),
+        Some(named) if named.is_file() => Ok(named.to_owned()),
+        Some(named) => Err(format!(
+            "{option} {}: there is no such file; it is to be a path of {name}",
+            named.display()
+        )),
+    }
+}
+
 /// A program beside the running one; the user may name another with `option`.
 ///
 /// # Errors
@@ -340,10 +358,10 @@ pub fn beside(name: &str, option: &str) -> Result<PathBuf, String> {
     if binary.is_file() {
         return Ok(binary);
     }
-    let profile = if cfg!(debug_assertions) {
-        ""
-    } else {
-        " --release"
+    let profile = match own.parent().and_then(Path::file_name) {
+        Some(name) if name == "dist" => " --profile dist --features yuzu-tests/jemalloc",
+        Some(name) if name == "debug" => "",
+        _ => " --release --features yuzu-tests/jemalloc",
     };
     Err(format!(
         "{} is not there: build it with `cargo build{profile} --bin {name}`, or name another with \

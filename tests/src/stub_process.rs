@@ -4,6 +4,7 @@
 //! process behind, stopped or not: it is killed when dropped.
 
 use crate::http;
+use crate::usage;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -40,6 +41,7 @@ impl StubProcess {
             .kill_on_drop(true)
             .spawn()
             .map_err(|e| format!("{} does not start: {e}", binary.display()))?;
+        child.id().inspect(|id| usage::started("server", *id));
         let output = child.stdout.take().ok_or("the stub has no output")?;
         let mut lines = BufReader::new(output).lines();
         let told = async { Ok((told(&mut lines).await?, told(&mut lines).await?)) };

@@ -14,6 +14,7 @@ async fn run(kind: Kind, tls: bool) -> Figures {
         heartbeat_time: Duration::from_millis(300),
         batch_interval: None,
         settle: Duration::from_millis(10),
+        after_load: Duration::from_millis(10),
         tls,
     };
     let figures = measure(&Subject::Floor(binary.into(), kind), &plan).await;
@@ -21,9 +22,19 @@ async fn run(kind: Kind, tls: bool) -> Figures {
 }
 
 fn assert_complete(figures: &Figures) {
-    for name in ["idle_kib", "answers_per_s", "attach_s", "heartbeats_per_s"] {
+    for name in [
+        "idle_kib",
+        "idle_resident_kib",
+        "answers_per_s",
+        "attach_s",
+        "heartbeats_per_s",
+        "voluntary_switches_per_100k",
+    ] {
         assert!(figures[name] > 0.0, "{name}");
     }
+    // One socket each. Operators come with the agents: 64 connections with plain sockets, one with gRPC.
+    let descriptors = figures["descriptors_per_agent"];
+    assert!((1.0..5.0).contains(&descriptors), "{descriptors}");
     for callers in CONCURRENCIES {
         let time = |share| figures[&format!("single_{callers}_{share}_ms")];
         assert!(0.0 < time("p50") && time("p50") <= time("p99"));

@@ -344,10 +344,13 @@ impl Shared {
 
     fn opened(&self, connection: &Arc<Connection>) {
         self.open().insert(connection.key(), Arc::clone(connection));
-        self.metrics
-            .listener_connections
-            .with_label_values(&[&self.name])
+        let name = &[&*self.name];
+        let metrics = &self.metrics;
+        metrics
+            .listener_accepted_total
+            .with_label_values(name)
             .inc();
+        metrics.listener_connections.with_label_values(name).inc();
     }
 
     fn closed(&self, key: ConnectionKey) {

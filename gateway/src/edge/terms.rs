@@ -110,6 +110,7 @@ impl Intake {
             .listener_connections_max
             .with_label_values(&[name])
             .set(i64::try_from(config.limits.max_connections).unwrap_or(i64::MAX));
+        metrics.listener_accepted_total.with_label_values(&[name]);
         let refused = &metrics.listener_source_refused_total;
         refused.with_label_values(&[name]);
         let delayed = &metrics.listener_source_delayed_total;

@@ -286,6 +286,8 @@ families! {
     grpc_memory_refused_total: IntCounter = counter();
     /// Requests that were not complete in time
     grpc_recv_timeout_total: IntCounter = counter();
+    /// Connections taken since the start
+    listener_accepted_total: IntCounterVec = counters(&["listener"], &[]);
     /// Connections closed at once because their source address had too many
     listener_source_refused_total: IntCounterVec = counters(&["listener"], &[]);
     /// Connections that waited because their source address had just flooded

@@ -17,7 +17,7 @@ use yuzu_tests::broadcast::{broadcast, percentile};
 use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::fleet::{Answer, Fleet, Options};
 use yuzu_tests::operator::Operator;
-use yuzu_tests::process::{GatewayProcess, gateway_binary};
+use yuzu_tests::process::{GatewayProcess, program};
 
 /// Starts a gateway as its own process, attaches agents to it and sends broadcasts in rounds.
 /// Every answer must arrive once and in order; the gateway's anonymous memory after the last
@@ -79,11 +79,15 @@ async fn main() -> ExitCode {
 
 /// The bounds that were missed.
 async fn check(arguments: Arguments) -> Result<Vec<String>, String> {
+    if arguments.agents == 0 || arguments.broadcasts == 0 {
+        return Err("--agents and --broadcasts must be above 0".into());
+    }
+    if arguments.rounds < 2 {
+        return Err("--rounds must be 2 or more: the last is held against the first".into());
+    }
     check_descriptors(arguments.agents)?;
-    let binary = match &arguments.gateway_binary {
-        Some(binary) => binary.clone(),
-        None => gateway_binary()?,
-    };
+    let binary = arguments.gateway_binary.as_deref();
+    let binary = program(binary, "yuzu-gateway", "--gateway-binary")?;
     let server = StubServer::start(StubConfig::default())
         .await
         .map_err(|e| e.to_string())?;

@@ -1,18 +1,19 @@
 //! One run: a process is started, loaded in a fixed order, and every figure is taken.
 
+use super::Kind;
 use super::grpc_load::GrpcLoad;
 use super::load::{Load, Target};
 use super::process::FloorProcess;
 use super::sockets_load::SocketsLoad;
 use super::transport::Certificates;
-use super::{Kind, usage};
 use crate::broadcast::percentile;
-use crate::process::{GatewayProcess, Lines, anonymous_memory_of};
+use crate::process::{GatewayProcess, Lines};
+use crate::usage::{self, Usage};
 use futures_util::future::try_join_all;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use yuzu_server_stub::{Rpc, State, StubConfig, StubServer};
 
 /// Callers at the same time whose single commands are measured.
@@ -60,6 +61,8 @@ pub struct Plan {
     pub batch_interval: Option<Duration>,
     /// Wait before memory is read.
     pub settle: Duration,
+    /// From the last broadcast of [`measure`] until memory is read again.
+    pub after_load: Duration,
     /// Agents speak TLS, operators do not. Not with [`Kind::Tcp`].
     pub tls: bool,
 }
@@ -73,6 +76,7 @@ impl Default for Plan {
             heartbeat_time: Duration::from_secs(5),
             batch_interval: None,
             settle: Duration::from_secs(2),
+            after_load: Duration::from_secs(60),
             tls: false,
         }
     }
@@ -227,13 +231,15 @@ impl Run<'_> {
     async fn all<L: Load>(&self) -> Result<Figures, String> {
         let mut figures = Figures::new();
         let (load, bare, idle) = self.idle::<L>(&mut figures).await?;
-        figures.insert("bare_mib".into(), bare as f64 / f64::from(1 << 20));
+        figures.insert("bare_mib".into(), mib(bare.anonymous));
         figures.insert("idle_kib".into(), idle);
+        self.idle_usage(bare, &mut figures)?;
         self.broadcasts(&load, &mut figures).await?;
+        let loaded = Instant::now();
         for (callers, each) in CONCURRENCIES.into_iter().zip(COMMANDS_EACH) {
             self.commands(&load, callers, each, &mut figures).await?;
         }
-        sleep(self.plan.settle).await;
+        sleep_until(loaded + self.plan.after_load).await;
         figures.insert("loaded_kib".into(), self.kib_per_agent(bare)?);
         load.detach().await?;
         let rate = self.plan.heartbeat_rate;
@@ -259,18 +265,30 @@ impl Run<'_> {
         Ok(figures)
     }
 
-    /// Attached agents, the bytes of the process without them, and the KiB each of them takes.
-    async fn idle<L: Load>(&self, figures: &mut Figures) -> Result<(L, u64, f64), String> {
+    /// Attached agents, what the process uses without them, and the KiB each of them takes.
+    async fn idle<L: Load>(&self, figures: &mut Figures) -> Result<(L, Usage, f64), String> {
         sleep(CALM).await;
-        let bare = anonymous_memory_of(self.process)?;
+        let bare = Usage::of(self.process)?;
         let load = self.attached::<L>(figures).await?;
         sleep(self.plan.settle).await;
         Ok((load, bare, self.kib_per_agent(bare)?))
     }
 
-    fn kib_per_agent(&self, bare: u64) -> Result<f64, String> {
-        let more = anonymous_memory_of(self.process)?.saturating_sub(bare);
+    fn kib_per_agent(&self, bare: Usage) -> Result<f64, String> {
+        let now = Usage::of(self.process)?;
+        let more = now.anonymous.saturating_sub(bare.anonymous);
         Ok(more as f64 / 1_024.0 / self.plan.agents as f64)
+    }
+
+    /// What else idle agents make the process use.
+    fn idle_usage(&self, bare: Usage, figures: &mut Figures) -> Result<(), String> {
+        let now = Usage::of(self.process)?;
+        let agents = self.plan.agents as f64;
+        let resident = now.resident.saturating_sub(bare.resident) as f64;
+        figures.insert("idle_resident_kib".into(), resident / 1_024.0 / agents);
+        let descriptors = now.descriptors.saturating_sub(bare.descriptors) as f64;
+        figures.insert("descriptors_per_agent".into(), descriptors / agents);
+        Ok(())
     }
 
     async fn attached<L: Load>(&self, figures: &mut Figures) -> Result<L, String> {
@@ -296,6 +314,7 @@ impl Run<'_> {
             self.broadcast(load, name).await?;
         }
         let before = usage::processor_time(self.process)?;
+        let switches_before = usage::switches(self.process)?;
         let started = Instant::now();
         for name in 0..self.plan.broadcasts {
             self.broadcast(load, WARM_UP + name).await?;
@@ -306,6 +325,12 @@ impl Run<'_> {
         figures.insert("answers_per_s".into(), answers / elapsed);
         let per_100_000 = spent.as_secs_f64() * 100_000.0 / answers;
         figures.insert("cpu_s_per_100k".into(), per_100_000);
+        let switches = usage::switches(self.process)?;
+        for (name, at) in [("voluntary", 0), ("forced", 1)] {
+            let switches = switches[at].saturating_sub(switches_before[at]) as f64;
+            let name = format!("{name}_switches_per_100k");
+            figures.insert(name, switches * 100_000.0 / answers);
+        }
         Ok(())
     }
 
@@ -392,4 +417,8 @@ impl Run<'_> {
         figures.insert(format!("heartbeat_core_percent{suffix}"), percent);
         load.detach().await
     }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }

@@ -12,7 +12,6 @@ mod measure;
 mod process;
 mod sockets_load;
 mod transport;
-mod usage;
 mod with_hyper;
 mod with_sockets;
 mod with_tonic;

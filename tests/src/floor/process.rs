@@ -4,6 +4,7 @@
 
 use super::Kind;
 use super::transport::Certificates;
+use crate::usage;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
@@ -53,6 +54,7 @@ impl FloorProcess {
             .spawn()
             .map_err(|e| format!("{} does not start: {e}", binary.display()))?;
         let id = child.id().ok_or("the floor has ended")?;
+        usage::started("floor", id);
         let output = child.stdout.take().ok_or("the floor has no output")?;
         let mut lines = BufReader::new(output).lines();
         let told = async { Ok::<_, String>((told(&mut lines).await?, told(&mut lines).await?)) };

@@ -257,6 +257,10 @@ async fn connections_of_one_source_are_bounded() {
     bed.metric_becomes("listener_connections", &AGENT, 1.0)
         .await;
     let _third = open(&bed, b"").await.expect("a place is free again");
+    // Of those that were taken one has ended.
+    let taken = bed.metric("listener_accepted_total", &AGENT).await;
+    assert_eq!(taken, 3.0);
+    assert_eq!(bed.metric("listener_connections", &AGENT).await, 2.0);
 }
 
 #[tokio::test]

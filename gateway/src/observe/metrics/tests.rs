@@ -42,6 +42,11 @@ const LATER: &[(&str, &str, &str)] = &[
     ),
     (
         "counter",
+        "listener_accepted_total",
+        r#"{listener="agent"}"#,
+    ),
+    (
+        "counter",
         "listener_source_refused_total",
         r#"{listener="agent"}"#,
     ),
@@ -141,6 +146,9 @@ fn families_with_open_label_sets_have_the_labels_of_the_contract() {
     metrics
         .listener_proxy_header_failures_total
         .with_label_values(&["agent", "timeout"]);
+    metrics
+        .listener_accepted_total
+        .with_label_values(&["agent"]);
     metrics
         .listener_source_refused_total
         .with_label_values(&["agent"]);

@@ -13,7 +13,7 @@ use yuzu_server_stub::{RouteState, Rpc, State, StubConfig};
 use yuzu_tests::fleet;
 use yuzu_tests::http;
 use yuzu_tests::metrics::Metrics;
-use yuzu_tests::process::{GatewayProcess, beside, gateway_binary};
+use yuzu_tests::process::{GatewayProcess, program};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
@@ -29,8 +29,8 @@ impl Binaries {
     /// Those that the user names, otherwise those beside this program.
     pub(crate) fn find(gateway: Option<PathBuf>, stub: Option<PathBuf>) -> Result<Self, String> {
         Ok(Self {
-            gateway: gateway.map_or_else(gateway_binary, Ok)?,
-            stub: stub.map_or_else(|| beside("yuzu-server-stub", "--stub-binary"), Ok)?,
+            gateway: program(gateway.as_deref(), "yuzu-gateway", "--gateway-binary")?,
+            stub: program(stub.as_deref(), "yuzu-server-stub", "--stub-binary")?,
         })
     }
 }

@@ -5,7 +5,8 @@ mod points;
 
 use crate::flat::spread;
 use crate::floor::Side;
-use crate::report::Report;
+use crate::progress::{self, Progress};
+use crate::report::{Outcome, Report};
 use chart::{Chart, Line};
 use clap::Args;
 use points::Points;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use yuzu_tests::cli::{check_descriptors, duration};
 use yuzu_tests::floor::{Kind, Plan, Subject, measure_broadcasts};
-use yuzu_tests::process::{beside, gateway_binary};
+use yuzu_tests::process::program;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -22,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 5_000, 10_000, 19_000])]
     agents: Vec<usize>,
     /// Runs with each number; the curves go through their medians.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Floors that are measured beside the gateway.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -36,12 +37,15 @@ pub(crate) struct Options {
     /// Wait before memory is read.
     #[arg(long, default_value = "2s", value_parser = duration)]
     settle: Duration,
-    /// Documents of `curve` or of `floor --json` to be read instead of measuring.
+    /// Documents of `curve --save` or of `floor --json` to be read instead of measuring.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     from: Vec<PathBuf>,
-    /// Where the figures go, as JSON.
+    /// Prints one JSON document, with the figures of every run, instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Where the same goes after each run, so that nothing is lost.
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    save: Option<PathBuf>,
     /// Where the pictures go; the directory is made.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
@@ -115,66 +119,104 @@ const BATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// The highest cost by the lowest.
 const FLAT: f64 = 1.15;
 
-/// Whether every bound was met.
-pub(crate) async fn run(options: Options) -> Result<bool, String> {
+pub(crate) async fn run(options: Options) -> Result<Outcome, String> {
+    options.check()?;
+    // Before hours of measuring: whether there is room for what comes of it.
+    if let Some(directory) = &options.svg {
+        let problem = |e: std::io::Error| format!("--svg {}: {e}", directory.display());
+        fs::create_dir_all(directory).map_err(problem)?;
+    }
     let points = match options.from.is_empty() {
         true => options.measured().await?,
         false => read(&options.from)?,
     };
-    if let Some(file) = &options.json {
-        write(file, &format!("{:#}\n", points.json()))?;
-    }
+    options.save(&points)?;
     if let Some(directory) = &options.svg {
-        let problem = |e: std::io::Error| format!("{}: {e}", directory.display());
-        fs::create_dir_all(directory).map_err(problem)?;
         for picture in &PICTURES {
             write(&directory.join(picture.file), &picture.chart(&points).svg())?;
         }
     }
     let report = judged(&points)?;
-    println!("{}", report.table("curve"));
-    Ok(report.holds())
+    match options.json {
+        true => progress::result(&format!("{:#}", points.json())),
+        false => progress::result(&report.table("curve")),
+    }
+    Ok(match report.holds() {
+        true => Outcome::Met,
+        false => Outcome::Missed,
+    })
 }
 
 impl Options {
-    async fn measured(&self) -> Result<Points, String> {
-        let gateway = self.gateway_binary.clone();
-        let gateway = gateway.map_or_else(gateway_binary, Ok)?;
-        let mut subjects = vec![(Side::Gateway, Subject::Gateway(gateway))];
-        for &kind in &self.kind {
-            let floor = self.floor_binary.clone();
-            let floor = floor.map_or_else(|| beside("yuzu-floor", "--floor-binary"), Ok)?;
-            subjects.push((Side::Floor(kind), Subject::Floor(floor, kind)));
+    fn check(&self) -> Result<(), String> {
+        if self.rounds == 0 || self.answers == 0 || self.heartbeat_time.is_zero() {
+            return Err("--rounds, --answers and --heartbeat-time must be above 0".into());
         }
+        if self.agents.contains(&0) {
+            return Err("--agents must be above 0".into());
+        }
+        Ok(())
+    }
+
+    fn save(&self, points: &Points) -> Result<(), String> {
+        match &self.save {
+            Some(file) => write(file, &format!("{:#}\n", points.json()))
+                .map_err(|problem| format!("--save {problem}")),
+            None => Ok(()),
+        }
+    }
+
+    async fn measured(&self) -> Result<Points, String> {
+        let subjects = self.subjects()?;
         let mut points = Points::default();
-        for round in 1..=self.rounds {
+        // An unwritable file is told now.
+        self.save(&points)?;
+        for &agents in &self.agents {
+            check_descriptors(agents)?;
+        }
+        let progress = Progress::of(self.rounds * self.agents.len() * subjects.len());
+        for round in 0..self.rounds {
             for &agents in &self.agents {
-                let plan = self.plan(agents)?;
-                for (side, subject) in &subjects {
+                let plan = self.plan(agents);
+                // Each round begins with another, so that none always follows the same.
+                let turns = subjects.iter().cycle().skip(round % subjects.len());
+                for (side, subject) in turns.take(subjects.len()) {
                     let name = side.name();
-                    eprintln!("round {round}: {agents} agents, {name}");
+                    let (round, rounds) = (round + 1, self.rounds);
+                    progress.step(&format!(
+                        "round {round} of {rounds}: {agents} agents, {name}"
+                    ));
                     let figures = measure_broadcasts(subject, &plan).await;
                     let figures = figures.map_err(|e| format!("{name}, {agents} agents: {e}"))?;
                     points.add(name, agents, figures);
+                    self.save(&points)?;
+                    progress.done();
                 }
             }
         }
         Ok(points)
     }
 
-    fn plan(&self, agents: usize) -> Result<Plan, String> {
-        check_descriptors(agents)?;
-        if agents == 0 {
-            return Err("--agents must be above 0".into());
+    fn subjects(&self) -> Result<Vec<(Side, Subject)>, String> {
+        let gateway = self.gateway_binary.as_deref();
+        let gateway = program(gateway, "yuzu-gateway", "--gateway-binary")?;
+        let mut subjects = vec![(Side::Gateway, Subject::Gateway(gateway))];
+        for &kind in &self.kind {
+            let floor = program(self.floor_binary.as_deref(), "yuzu-floor", "--floor-binary")?;
+            subjects.push((Side::Floor(kind), Subject::Floor(floor, kind)));
         }
-        Ok(Plan {
+        Ok(subjects)
+    }
+
+    fn plan(&self, agents: usize) -> Plan {
+        Plan {
             agents,
             broadcasts: self.answers.div_ceil(agents) as u64,
             heartbeat_time: self.heartbeat_time,
             batch_interval: Some(BATCH_INTERVAL),
             settle: self.settle,
             ..Plan::default()
-        })
+        }
     }
 }
 
@@ -203,6 +245,11 @@ fn judged(points: &Points) -> Result<Report, String> {
         let values = points.medians(Side::Gateway.name(), picture.figure);
         if values.is_empty() && !picture.of_floor {
             continue;
+        }
+        if picture.flat && values.len() == 1 {
+            return Err(
+                "one number of agents says nothing of growth: name more with --agents".into(),
+            );
         }
         for (agents, value) in &values {
             let name = format!("{}, {agents} agents", picture.of);
@@ -267,6 +314,9 @@ mod tests {
         assert!(judged(&points([32.0, 28.0])).unwrap().holds());
         assert!(!judged(&points([28.0, 32.5])).unwrap().holds());
         assert!(judged(&Points::default()).is_err());
+        let mut one = Points::default();
+        one.add("gateway", 1_000, Figures::from([("idle_kib".into(), 28.0)]));
+        assert!(judged(&one).unwrap_err().contains("--agents"));
     }
 
     #[test]

@@ -9,8 +9,11 @@ use std::time::Duration;
 pub(crate) use table::Side;
 use table::Table;
 use yuzu_tests::cli::{check_descriptors, duration};
-use yuzu_tests::floor::{Figures, Kind, Plan, Subject, measure};
-use yuzu_tests::process::{beside, gateway_binary};
+use yuzu_tests::floor::{Kind, Plan, Subject, measure};
+use yuzu_tests::process::program;
+
+use crate::progress::{self, Progress};
+use crate::report::Outcome;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -20,8 +23,8 @@ pub(crate) struct Options {
     /// Runs of each; the table has their medians.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// The floors; tonic's is the one that bounds refer to.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Kind::value_variants().to_vec())]
+    /// The floors; tonic's is the one that bounds refer to. None: all, over TLS all but tcp.
+    #[arg(long, value_enum, value_delimiter = ',')]
     kind: Vec<Kind>,
     /// Measured broadcasts in a run.
     #[arg(long, default_value_t = 10)]
@@ -32,7 +35,7 @@ pub(crate) struct Options {
     /// How long heartbeats are measured.
     #[arg(long, default_value = "5s", value_parser = duration)]
     heartbeat_time: Duration,
-    /// Wait before memory is read.
+    /// Wait before the memory of idle agents is read.
     #[arg(long, default_value = "2s", value_parser = duration)]
     settle: Duration,
     /// Agents speak TLS 1.3, at the gateway and at the floors that can: not tcp's.
@@ -51,16 +54,18 @@ pub(crate) struct Options {
 
 impl Options {
     fn subjects(&self) -> Result<Vec<(Side, Subject)>, String> {
-        let gateway = self
-            .gateway_binary
-            .clone()
-            .map_or_else(gateway_binary, Ok)?;
-        let floor = self.floor_binary.clone();
-        let floor = floor.map_or_else(|| beside("yuzu-floor", "--floor-binary"), Ok)?;
-        let mut kinds = self.kind.clone();
-        if self.tls {
-            kinds.retain(|kind| *kind != Kind::Tcp);
-        }
+        let gateway = self.gateway_binary.as_deref();
+        let gateway = program(gateway, "yuzu-gateway", "--gateway-binary")?;
+        let floor = self.floor_binary.as_deref();
+        let floor = program(floor, "yuzu-floor", "--floor-binary")?;
+        let mut kinds = match self.kind.is_empty() {
+            true => Kind::value_variants().to_vec(),
+            false if self.tls && self.kind.contains(&Kind::Tcp) => {
+                return Err("--kind tcp has no TLS: leave it out, or --tls".into());
+            }
+            false => self.kind.clone(),
+        };
+        kinds.retain(|kind| !self.tls || *kind != Kind::Tcp);
         kinds.sort_unstable();
         kinds.dedup();
         let floors = kinds.into_iter().map(|kind| {
@@ -80,6 +85,9 @@ impl Options {
         if !(self.heartbeat_rate > 0.0 && self.heartbeat_rate.is_finite()) {
             return Err("--heartbeat-rate must be above 0".into());
         }
+        if self.heartbeat_time.is_zero() {
+            return Err("--heartbeat-time must be above 0".into());
+        }
         Ok(Plan {
             agents: self.agents,
             broadcasts: self.broadcasts,
@@ -88,48 +96,77 @@ impl Options {
             batch_interval: None,
             settle: self.settle,
             tls: self.tls,
+            ..Plan::default()
         })
     }
 }
 
-/// Whether every bound was met.
-pub(crate) async fn run(options: Options) -> Result<bool, String> {
-    let (plan, subjects) = (options.plan()?, options.subjects()?);
-    let mut table = Table::new(plan.tls);
-    let mut runs = Vec::new();
-    for round in 0..options.rounds {
-        // Each round begins with another, so that none always follows the same.
-        let turns = subjects.iter().cycle().skip(round % subjects.len());
-        for (side, subject) in turns.take(subjects.len()) {
-            eprintln!("round {} of {}: {}", round + 1, options.rounds, side.name());
-            let figures = measure(subject, &plan).await;
-            let figures = figures.map_err(|problem| format!("{}: {problem}", side.name()))?;
-            runs.push(raw(round, *side, &figures));
-            table.add(*side, figures);
-        }
-    }
-    if options.json {
-        let document = json!({
-            "agents": plan.agents,
-            "broadcasts": plan.broadcasts,
-            "heartbeat_rate": plan.heartbeat_rate,
-            "tls": plan.tls,
-            "met": table.holds(),
-            "figures": table.json(),
-            "runs": runs,
-        });
-        println!("{document:#}");
-    } else {
-        let over = if plan.tls { " over TLS" } else { "" };
-        println!(
-            "{} agents{over}, medians of {} runs",
-            plan.agents, options.rounds
-        );
-        println!("{}", table.text());
-    }
-    Ok(table.holds())
+/// What was measured, and what it says.
+struct Results<'a> {
+    plan: &'a Plan,
+    rounds: usize,
+    table: Table,
+    runs: Vec<Value>,
 }
 
-fn raw(round: usize, side: Side, figures: &Figures) -> Value {
-    json!({ "round": round + 1, "of": side.name(), "figures": figures })
+pub(crate) async fn run(options: Options) -> Result<Outcome, String> {
+    let (plan, subjects) = (options.plan()?, options.subjects()?);
+    let mut results = Results {
+        plan: &plan,
+        rounds: options.rounds,
+        table: Table::new(plan.tls, plan.heartbeat_rate),
+        runs: Vec::new(),
+    };
+    let measured = results.measure(&subjects).await;
+    // What was measured before a run failed is told all the same.
+    results.tell(options.json);
+    measured?;
+    Ok(results.table.outcome())
+}
+
+impl Results<'_> {
+    async fn measure(&mut self, subjects: &[(Side, Subject)]) -> Result<(), String> {
+        let progress = Progress::of(self.rounds * subjects.len());
+        for round in 0..self.rounds {
+            // Each round begins with another, so that none always follows the same.
+            let turns = subjects.iter().cycle().skip(round % subjects.len());
+            for (side, subject) in turns.take(subjects.len()) {
+                let name = side.name();
+                progress.step(&format!("round {} of {}: {name}", round + 1, self.rounds));
+                let figures = measure(subject, self.plan).await;
+                let figures = figures.map_err(|problem| format!("{name}: {problem}"))?;
+                let raw = json!({ "round": round + 1, "of": name, "figures": figures });
+                self.runs.push(raw);
+                self.table.add(*side, figures);
+                progress.done();
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, as_json: bool) {
+        let plan = self.plan;
+        if as_json {
+            let document = json!({
+                "agents": plan.agents,
+                "broadcasts": plan.broadcasts,
+                "heartbeat_rate": plan.heartbeat_rate,
+                "heartbeat_time_s": plan.heartbeat_time.as_secs_f64(),
+                "settle_s": plan.settle.as_secs_f64(),
+                "after_load_s": plan.after_load.as_secs_f64(),
+                "tls": plan.tls,
+                "met": self.table.outcome() == Outcome::Met,
+                "figures": self.table.json(),
+                "runs": self.runs,
+            });
+            progress::result(&format!("{document:#}"));
+            return;
+        }
+        let over = if plan.tls { " over TLS" } else { "" };
+        let (agents, rounds) = (plan.agents, self.rounds);
+        progress::result(&format!(
+            "{agents} agents{over}, medians of {rounds} runs\n{}",
+            self.table.text()
+        ));
+    }
 }

@@ -322,7 +322,7 @@ fn judge_kind(kind: Kind, tally: &Tally, report: &mut Report) {
     report.within(&line("longest life"), tally.longest, rule.life + SLACK);
     report.exactly(&line("failed before the attack"), tally.failed, 0);
     if let Some(problem) = &tally.problem {
-        eprintln!("{}: {problem}", kind.name());
+        crate::progress::say(&format!("{}: {problem}", kind.name()));
     }
     let percent = (tally.share * 100.0).round() as u64;
     let most = (attack::SHARE * 100.0) as u64 + 1;

@@ -26,6 +26,7 @@ mod kill_nine;
 mod memory_loss;
 mod owner_kill;
 mod planned_stop;
+mod progress;
 mod refused_notices;
 mod register_storm;
 mod report;
@@ -38,13 +39,17 @@ mod stream_limit;
 mod tap;
 mod trio;
 mod unread_answers;
+mod watch;
 
 use bed::Binaries;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use report::Report;
+use progress::Progress;
+use report::{Outcome, Report};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use watch::Watch;
 
 /// Some scenarios hold a gateway, which is to have the allocator that it is deployed with.
 #[cfg(feature = "jemalloc")]
@@ -52,7 +57,7 @@ use std::time::Duration;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Measures the gateway with simulated agents and a simulated server. Exits with 1 when a bound is
-/// missed, with 2 when a scenario can not be run.
+/// missed, with 2 when a scenario can not be run or a bound can not be judged.
 #[derive(Debug, Parser)]
 #[command(name = "yuzu-scale", version)]
 struct Arguments {
@@ -87,6 +92,10 @@ enum Command {
     Curve(curve::Options),
 }
 
+const SOAK_MINUTES: f64 = 30.0;
+/// Less says nothing of memory.
+const SOAK_LEAST: Duration = Duration::from_secs(30);
+
 /// What long scenarios let one choose.
 #[derive(Debug, Clone, Copy, Args)]
 struct Scope {
@@ -94,9 +103,9 @@ struct Scope {
     /// and `rolling-restart` (3,000), and rows of `adjacency-million` (1,000,000).
     #[arg(long)]
     agents: Option<usize>,
-    /// Minutes of `soak`.
-    #[arg(long, default_value_t = 30.0)]
-    minutes: f64,
+    /// Minutes of `soak`, 30 by default.
+    #[arg(long)]
+    minutes: Option<f64>,
     /// What `soak` chooses by; it prints the one it took.
     #[arg(long)]
     seed: Option<u64>,
@@ -111,8 +120,33 @@ impl Scope {
         self.agents.map_or(1_000_000, |agents| agents as u64)
     }
 
+    /// Refuses what no scenario of these would look at.
+    fn check(self, scenarios: &[Scenario]) -> Result<(), String> {
+        if self.agents == Some(0) {
+            return Err("--agents must be above 0".into());
+        }
+        let soaks = scenarios.contains(&Scenario::Soak);
+        if !soaks && (self.minutes.is_some() || self.seed.is_some()) {
+            return Err(
+                "--minutes and --seed are of `soak` alone, which is not among these".into(),
+            );
+        }
+        self.soak_time().map(drop)
+    }
+
+    fn soak_time(self) -> Result<Duration, String> {
+        let minutes = self.minutes.unwrap_or(SOAK_MINUTES);
+        match Duration::try_from_secs_f64(minutes * 60.0) {
+            Ok(time) if time >= SOAK_LEAST => Ok(time),
+            _ => Err(format!(
+                "--minutes {minutes}: it is to be a number of minutes, {} or more",
+                SOAK_LEAST.as_secs_f64() / 60.0
+            )),
+        }
+    }
+
     fn soak(self) -> Result<soak::Plan, String> {
-        let time = Duration::try_from_secs_f64(self.minutes * 60.0).map_err(|e| e.to_string())?;
+        let time = self.soak_time()?;
         Ok(soak::Plan {
             agents: self.agents.unwrap_or(5_000),
             time,
@@ -232,7 +266,7 @@ async fn main() -> ExitCode {
             for scenario in Scenario::value_variants() {
                 println!("{:<20} {}", scenario.name(), scenario.about());
             }
-            Ok(true)
+            Ok(Outcome::Met)
         }
         Command::Run {
             scenarios,
@@ -251,42 +285,58 @@ async fn main() -> ExitCode {
         Command::Curve(options) => curve::run(options).await,
     };
     match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(problem) => {
+        Ok(Outcome::Met) => ExitCode::SUCCESS,
+        Ok(Outcome::Missed) => ExitCode::FAILURE,
+        Ok(Outcome::NotJudged(problem)) | Err(problem) => {
             eprintln!("yuzu-scale: {problem}");
             ExitCode::from(2)
         }
     }
 }
 
-/// Whether every bound was met.
 async fn run(
     scenarios: Vec<Scenario>,
     scope: Scope,
-    json: bool,
+    as_json: bool,
     binaries: &Binaries,
-) -> Result<bool, String> {
+) -> Result<Outcome, String> {
     let scenarios = match scenarios.is_empty() {
         true => Scenario::short().collect(),
         false => scenarios,
     };
-    let mut reports = Vec::new();
+    scope.check(&scenarios)?;
+    let (mut all, mut missed, mut problems) = (Vec::new(), 0, Vec::new());
+    let progress = Progress::of(scenarios.len());
     for scenario in scenarios {
         let name = scenario.name();
-        let report = scenario.run(binaries, scope).await;
-        let report = report.map_err(|problem| format!("{name}: {problem}"))?;
-        if !json {
-            println!("{}", report.table(&name));
+        progress.step(&name);
+        let watch = Watch::begin();
+        match scenario.run(binaries, scope).await {
+            Ok(mut report) => {
+                watch.end(&mut report);
+                missed += usize::from(!report.holds());
+                all.push(report.json(&name));
+                if !as_json {
+                    progress::result(&report.table(&name));
+                }
+            }
+            // The others are run all the same.
+            Err(problem) => {
+                all.push(json!({ "scenario": name, "problem": problem }));
+                progress::say(&format!("{name}: {problem}"));
+                problems.push(name);
+            }
         }
-        reports.push((name, report));
+        progress.done();
     }
-    let missed = reports.iter().filter(|(_, report)| !report.holds()).count();
-    if json {
-        let all: Vec<_> = reports.iter().map(|(n, report)| report.json(n)).collect();
-        println!("{:#}", serde_json::Value::from(all));
-    } else {
-        println!("{} scenarios, {missed} with a missed bound", reports.len());
+    drop(progress);
+    match as_json {
+        true => println!("{:#}", Value::from(all)),
+        false => println!("{} scenarios, {missed} with a missed bound", all.len()),
     }
-    Ok(missed == 0)
+    Ok(match (missed, problems.as_slice()) {
+        (0, []) => Outcome::Met,
+        (0, some) => Outcome::NotJudged(format!("could not be run: {}", some.join(", "))),
+        _ => Outcome::Missed,
+    })
 }

@@ -4,6 +4,17 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+/// How all that was asked for went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Every bound was judged, and is met.
+    Met,
+    /// At least one is missed.
+    Missed,
+    /// None is known to be missed, but not all could be judged: why.
+    NotJudged(String),
+}
+
 /// What one scenario measured.
 #[derive(Debug, Default)]
 pub(crate) struct Report {

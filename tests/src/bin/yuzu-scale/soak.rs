@@ -7,6 +7,7 @@ mod faults;
 use crate::balance::Account;
 use crate::bed::{self, Binaries};
 use crate::flat::Samples;
+use crate::progress;
 use crate::report::Report;
 use crate::server::Server;
 use callers::{Caller, Ledger};
@@ -53,12 +54,14 @@ const QUIET_LIMIT: Duration = Duration::from_secs(300);
 pub(crate) async fn run(binaries: &Binaries, plan: Plan) -> Result<Report, String> {
     check_descriptors(plan.agents)?;
     let seed = plan.seed.unwrap_or_else(seed_of_now);
-    eprintln!("soak: seed {seed}");
+    progress::say(&format!("soak: seed {seed}"));
     let server = Arc::new(Server::start(StubConfig::default()).await?);
     let gateway = bed::gateway(binaries, server.addr(), "").await?;
     let soak = Soak::new(plan, &gateway, server, Random::new(seed));
     let mut report = Report::default();
     report.count("seed", seed);
+    report.count("agents", plan.agents as u64);
+    report.number("minutes", plan.time.as_secs_f64() / 60.0);
     let done = soak.run(&gateway, &mut report).await;
     done.map_err(|problem| format!("{problem} (seed {seed})\n{}", gateway.log_end()))?;
     Ok(report)
@@ -206,7 +209,7 @@ impl Soak {
     fn progress(&self, now: Duration, memory: u64, metrics: &Metrics) {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
         let ledger = &self.ledger;
-        eprintln!(
+        progress::say(&format!(
             "soak: minute {:.0}: {} agents, {:.1} MiB, {} lives ended, {} commands, {} answers, \
              {} faults, {} lost",
             now.as_secs_f64() / 60.0,
@@ -217,7 +220,7 @@ impl Soak {
             of(&ledger.answered),
             self.faults.all(),
             of(&ledger.lost),
-        );
+        ));
     }
 
     fn judge_answers(&self, report: &mut Report) {
@@ -261,8 +264,12 @@ impl Soak {
         let opened = opened + seen(&self.gone.connects);
         let listener = [("listener", "agent")];
         let open = bed::value(metrics, "listener_connections", &listener)?;
-        Account::new("connections", "opened by agents", opened)
-            .part("closed by agents", opened - connected)
+        let accepted = bed::value(metrics, "listener_accepted_total", &listener)?;
+        Account::new("connections opened", "by agents", opened)
+            .part("accepted by the gateway", accepted)
+            .judge(report);
+        Account::new("connections", "accepted by the gateway", accepted)
+            .part("ended, as agents saw it", opened - connected)
             .part("open at the gateway", open)
             .judge(report);
         Account::new("sessions", "connected", of("agents_connected_total")?)

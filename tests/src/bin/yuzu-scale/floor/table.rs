@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use yuzu_tests::floor::{CONCURRENCIES, Figures, Kind};
 
+use crate::report::Outcome;
+
 /// Whose figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
@@ -30,6 +32,8 @@ struct Row {
     /// Name of the gateway's; mostly the same.
     gateway: String,
     bound: Option<Bound>,
+    /// Without it on both sides there is nothing to be judged: a figure and the least of it.
+    needs: Option<(String, f64)>,
 }
 
 /// What must hold.
@@ -44,8 +48,10 @@ enum Bound {
 }
 
 impl Bound {
-    /// `None` when there is no floor to hold the gateway against.
+    /// `None` when there is no floor to hold the gateway against, or one that took nothing that could be
+    /// measured.
     fn holds(self, gateway: f64, floor: Option<f64>) -> Option<bool> {
+        let floor = floor.filter(|floor| *floor > 0.0);
         match self {
             Self::AtMost(most) => floor.map(|floor| gateway <= most * floor),
             Self::AtLeast(least) => floor.map(|floor| gateway >= least * floor),
@@ -69,18 +75,24 @@ impl Row {
             floor: figure.into(),
             gateway: figure.into(),
             bound,
+            needs: None,
         }
     }
 }
 
+/// Descriptors of an agent (F-MEM-5).
+const DESCRIPTORS: f64 = 2.0;
 /// KiB of an idle agent with a short Register.
 const IDLE: f64 = 28.0;
 /// KiB of one with a Register of 9,054 bytes: 1.1 times what is kept of it more.
 const IDLE_LARGE: f64 = IDLE + 1.1 * 9_054.0 / 1_024.0;
 
+/// Of the heartbeats a second that were asked for so many must come.
+const RATE_REACHED: f64 = 0.97;
+
 /// Over TLS only memory is held to something: the rest is what the cipher takes.
-fn rows_over_tls() -> Vec<Row> {
-    let mut rows = rows();
+fn rows_over_tls(heartbeat_rate: f64) -> Vec<Row> {
+    let mut rows = rows(heartbeat_rate);
     for row in &mut rows {
         row.bound = match &*row.gateway {
             "idle_kib" => Some(Bound::AtMost(0.85)),
@@ -95,7 +107,7 @@ fn rows_over_tls() -> Vec<Row> {
 /// The row of the second bound on idle agents.
 const ABSOLUTE_IDLE: &str = "the same";
 
-fn rows() -> Vec<Row> {
+fn rows(heartbeat_rate: f64) -> Vec<Row> {
     use Bound::{Absolute, AtLeast, AtMost};
     let mut rows = vec![
         Row::new("MiB of the process without agents", "bare_mib", None),
@@ -112,9 +124,19 @@ fn rows() -> Vec<Row> {
             None,
         ),
         Row::new(
-            "KiB per agent after load",
+            "KiB per agent a minute after broadcasts",
             "loaded_kib",
             Some(Absolute(32.0)),
+        ),
+        Row::new(
+            "KiB per idle agent, files included",
+            "idle_resident_kib",
+            None,
+        ),
+        Row::new(
+            "descriptors per agent",
+            "descriptors_per_agent",
+            Some(Absolute(DESCRIPTORS)),
         ),
         Row::new(
             "broadcast answers a second",
@@ -125,6 +147,16 @@ fn rows() -> Vec<Row> {
             "CPU s per 100,000 answers",
             "cpu_s_per_100k",
             Some(AtMost(0.85)),
+        ),
+        Row::new(
+            "waits per 100,000 answers",
+            "voluntary_switches_per_100k",
+            None,
+        ),
+        Row::new(
+            "forced off the core, per 100,000",
+            "forced_switches_per_100k",
+            None,
         ),
     ];
     for callers in CONCURRENCIES {
@@ -140,19 +172,25 @@ fn rows() -> Vec<Row> {
         floor: "attach_s".into(),
         gateway: "told_s".into(),
         bound: Some(AtMost(1.25)),
+        needs: None,
     });
     rows.push(Row::new("CPU s of it", "attach_cpu_s", None));
-    rows.push(Row::new("heartbeats a second", "heartbeats_per_s", None));
-    let label = "CPU % of a core at the heartbeat rate";
-    rows.push(Row::new(label, "heartbeat_core_percent", Some(AtMost(1.1))));
-    let twice = "heartbeats a second, twice the rate";
-    rows.push(Row::new(twice, "heartbeats_per_s_twice", None));
-    let label = "CPU % of a core at twice the rate";
-    rows.push(Row::new(
-        label,
-        "heartbeat_core_percent_twice",
-        Some(AtMost(1.1)),
-    ));
+    for (suffix, times, name) in [("", 1.0, "the rate"), ("_twice", 2.0, "twice the rate")] {
+        let came = format!("heartbeats_per_s{suffix}");
+        rows.push(Row::new(
+            &format!("heartbeats a second, {name}"),
+            &came,
+            None,
+        ));
+        let (label, figure) = (
+            format!("CPU % of a core at {name}"),
+            format!("heartbeat_core_percent{suffix}"),
+        );
+        rows.push(Row {
+            needs: Some((came, RATE_REACHED * times * heartbeat_rate)),
+            ..Row::new(&label, &figure, Some(AtMost(1.1)))
+        });
+    }
     rows
 }
 
@@ -164,10 +202,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(tls: bool) -> Self {
+    pub(crate) fn new(tls: bool, heartbeat_rate: f64) -> Self {
+        let rows = if tls { rows_over_tls } else { rows };
         Self {
             runs: BTreeMap::new(),
-            rows: if tls { rows_over_tls() } else { rows() },
+            rows: rows(heartbeat_rate),
         }
     }
 
@@ -197,13 +236,38 @@ impl Table {
 
     fn verdict(&self, row: &Row) -> Option<bool> {
         let gateway = self.of_row(row, Side::Gateway)?;
-        let floor = self.of_row(row, Side::Floor(Kind::Tonic));
-        row.bound?.holds(gateway, floor)
+        let tonic = Side::Floor(Kind::Tonic);
+        if let Some((figure, least)) = &row.needs {
+            let reached = |side| {
+                self.median(side, figure)
+                    .is_some_and(|value| value >= *least)
+            };
+            if !reached(Side::Gateway) || !reached(tonic) {
+                return None;
+            }
+        }
+        row.bound?.holds(gateway, self.of_row(row, tonic))
     }
 
-    /// No bound is missed.
-    pub(crate) fn holds(&self) -> bool {
-        self.rows.iter().all(|row| self.verdict(row) != Some(false))
+    /// Whether all bounds are met, or why that is not known.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let bounded = self.rows.iter().filter(|row| row.bound.is_some());
+        let (mut missed, mut unjudged) = (false, Vec::new());
+        for row in bounded {
+            match self.verdict(row) {
+                Some(met) => missed |= !met,
+                None => unjudged.push(&*row.label),
+            }
+        }
+        match (missed, unjudged.as_slice()) {
+            (true, _) => Outcome::Missed,
+            (false, []) => Outcome::Met,
+            (false, some) => Outcome::NotJudged(format!(
+                "not judged, for want of tonic's floor (--kind), of enough to be measured or of so many \
+                 heartbeats a second: {}",
+                some.join("; ")
+            )),
+        }
     }
 
     /// One line for each figure.
@@ -223,6 +287,7 @@ impl Table {
             let ratio = self.ratio(row).map_or_else(String::new, short);
             let bound = row.bound.map_or_else(String::new, Bound::text);
             let verdict = match self.verdict(row) {
+                None if row.bound.is_some() => "not judged",
                 None => "",
                 Some(true) => "met",
                 Some(false) => "MISSED",
@@ -263,53 +328,94 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn table(gateway: f64) -> Table {
-        let mut table = Table::new(false);
-        let figures = |value| Figures::from([("answers_per_s".to_owned(), value)]);
-        for value in [100.0, 90.0, 400.0] {
-            table.add(Side::Floor(Kind::Tonic), figures(value));
-        }
+    const RATE: f64 = 5_000.0;
+
+    fn figures(values: &[(&str, f64)]) -> Figures {
+        let owned = values
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value));
+        owned.collect()
+    }
+
+    /// Of gateway and tonic's floor, one run each.
+    fn table(gateway: &[(&str, f64)], tonic: &[(&str, f64)]) -> Table {
+        let mut table = Table::new(false, RATE);
+        table.add(Side::Floor(Kind::Tonic), figures(tonic));
         table.add(Side::Gateway, figures(gateway));
         table
     }
 
-    #[test]
-    fn bounds_are_ratios_of_medians() {
-        assert!(table(110.1).holds());
-        let missed = table(109.0);
-        assert!(!missed.holds());
-        assert_eq!(missed.text().matches("MISSED").count(), 1);
+    fn row<'a>(table: &'a Table, figure: &str) -> &'a Row {
+        let found = table
+            .rows
+            .iter()
+            .find(|row| row.gateway == figure && row.bound.is_some());
+        found.unwrap()
     }
 
     #[test]
-    fn without_a_floor_no_ratio_is_judged() {
-        let mut table = Table::new(false);
-        let figures = Figures::from([("idle_kib".to_owned(), 20.0)]);
-        table.add(Side::Gateway, figures);
-        assert!(table.holds());
-        let figures = Figures::from([("idle_kib".to_owned(), 28.5)]);
-        table.add(Side::Gateway, figures);
-        assert!(!table.holds());
+    fn bounds_are_ratios_of_medians() {
+        for (gateway, met) in [(110.1, true), (109.0, false)] {
+            let mut table = Table::new(false, RATE);
+            for value in [100.0, 90.0, 400.0] {
+                let tonic = figures(&[("answers_per_s", value)]);
+                table.add(Side::Floor(Kind::Tonic), tonic);
+            }
+            table.add(Side::Gateway, figures(&[("answers_per_s", gateway)]));
+            assert_eq!(table.verdict(row(&table, "answers_per_s")), Some(met));
+            assert_eq!(table.text().contains("MISSED"), !met);
+            assert_eq!(table.outcome() == Outcome::Missed, !met);
+        }
+    }
+
+    #[test]
+    fn what_is_not_judged_is_not_met() {
+        let mut table = Table::new(false, RATE);
+        table.add(Side::Gateway, figures(&[("idle_kib", 20.0)]));
+        // Without tonic's floor no ratio is judged, and what was not measured is not judged at all.
+        assert!(matches!(table.outcome(), Outcome::NotJudged(_)));
+        table.add(Side::Gateway, figures(&[("idle_kib", 28.5)]));
+        assert_eq!(table.outcome(), Outcome::Missed);
+    }
+
+    #[test]
+    fn a_floor_that_took_nothing_is_no_yardstick() {
+        let nothing = [("cpu_s_per_100k", 0.0)];
+        let table = table(&nothing, &nothing);
+        assert_eq!(table.verdict(row(&table, "cpu_s_per_100k")), None);
+    }
+
+    #[test]
+    fn heartbeats_are_judged_when_so_many_came_as_were_asked_for() {
+        for (gateway, tonic, verdict) in [
+            (4_900.0, 4_900.0, Some(true)),
+            (4_800.0, 4_900.0, None),
+            (4_900.0, 4_800.0, None),
+        ] {
+            let of = |came| [("heartbeats_per_s", came), ("heartbeat_core_percent", 20.0)];
+            let table = table(&of(gateway), &of(tonic));
+            let row = row(&table, "heartbeat_core_percent");
+            assert_eq!(table.verdict(row), verdict);
+        }
     }
 
     #[test]
     fn over_tls_an_idle_agent_takes_at_most_0_85_of_the_floors() {
-        for (kib, holds) in [(84.0, true), (86.0, false)] {
-            let mut table = Table::new(true);
+        for (kib, outcome) in [(84.0, Outcome::Met), (86.0, Outcome::Missed)] {
+            let mut table = Table::new(true, RATE);
             for (side, value) in [(Side::Floor(Kind::Tonic), 100.0), (Side::Gateway, kib)] {
-                table.add(side, Figures::from([("idle_kib".to_owned(), value)]));
+                table.add(side, figures(&[("idle_kib", value)]));
             }
-            assert_eq!(table.holds(), holds);
+            assert_eq!(table.outcome(), outcome);
         }
     }
 
     #[test]
     fn a_large_register_takes_little_more_than_what_is_kept_of_it() {
-        for (kib, holds) in [(37.72, true), (37.73, false)] {
-            let mut table = Table::new(false);
-            let figures = Figures::from([("idle_large_kib".to_owned(), kib)]);
-            table.add(Side::Gateway, figures);
-            assert_eq!(table.holds(), holds);
+        for (kib, met) in [(37.72, true), (37.73, false)] {
+            let table = table(&[("idle_large_kib", kib)], &[]);
+            let row = row(&table, "idle_large_kib");
+            assert_eq!(table.verdict(row), Some(met));
         }
     }
 }
