@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) use table::Side;
 use table::Table;
 use yuzu_tests::cli::{check_descriptors, duration};
-use yuzu_tests::floor::{Kind, Plan, Subject, measure};
+use yuzu_tests::floor::{CONCURRENCIES, Kind, Plan, Subject, measure};
 use yuzu_tests::process::program;
 
 use crate::progress::{self, Progress};
@@ -79,8 +79,14 @@ impl Options {
 
     fn plan(&self) -> Result<Plan, String> {
         check_descriptors(self.agents)?;
-        if self.agents == 0 || self.rounds == 0 || self.broadcasts == 0 {
-            return Err("--agents, --rounds and --broadcasts must be above 0".into());
+        let callers = CONCURRENCIES.into_iter().max().unwrap_or_default();
+        if self.agents < callers {
+            return Err(format!(
+                "--agents must be {callers} or more: so many callers command one each"
+            ));
+        }
+        if self.rounds == 0 || self.broadcasts == 0 {
+            return Err("--rounds and --broadcasts must be above 0".into());
         }
         if !(self.heartbeat_rate > 0.0 && self.heartbeat_rate.is_finite()) {
             return Err("--heartbeat-rate must be above 0".into());
@@ -119,7 +125,9 @@ pub(crate) async fn run(options: Options) -> Result<Outcome, String> {
     };
     let measured = results.measure(&subjects).await;
     // What was measured before a run failed is told all the same.
-    results.tell(options.json);
+    if !results.runs.is_empty() {
+        results.tell(options.json);
+    }
     measured?;
     Ok(results.table.outcome())
 }

@@ -33,8 +33,7 @@ pub(crate) const ABOUT: &str =
     "50,000 sessions beat every 30 s, in memory: processor time of one as with 1,000";
 
 const FEW: usize = 1_000;
-const MANY: usize = 50_000;
-const MAX_SESSIONS: usize = 60_000;
+pub(crate) const AGENTS: usize = 50_000;
 const EVERY: Duration = Duration::from_secs(30);
 const MEASURED: Duration = Duration::from_secs(60);
 /// Agents that wait for an answer at a time.
@@ -57,13 +56,18 @@ impl Subject {
     }
 }
 
-pub(crate) async fn run() -> Result<Report, String> {
+pub(crate) async fn run(many: usize) -> Result<Report, String> {
+    if many <= FEW {
+        return Err(format!(
+            "--agents must be above {FEW}, which they are held against"
+        ));
+    }
     let mut report = Report::default();
-    let as_often = EVERY.mul_f64(FEW as f64 / MANY as f64);
-    let gateway_many = measure(Subject::Gateway, MANY, EVERY, &mut report).await?;
+    let as_often = EVERY.mul_f64(FEW as f64 / many as f64);
+    let gateway_many = measure(Subject::Gateway, many, EVERY, &mut report).await?;
     let gateway_few = measure(Subject::Gateway, FEW, EVERY, &mut report).await?;
     let gateway_busy = measure(Subject::Gateway, FEW, as_often, &mut report).await?;
-    let floor_many = measure(Subject::Floor, MANY, EVERY, &mut report).await?;
+    let floor_many = measure(Subject::Floor, many, EVERY, &mut report).await?;
     let floor_busy = measure(Subject::Floor, FEW, as_often, &mut report).await?;
     let growth = |many: Duration, few: Duration| many.as_secs_f64() / few.as_secs_f64();
     let gateway = growth(gateway_many, gateway_busy);
@@ -86,7 +90,7 @@ async fn measure(
     every: Duration,
     report: &mut Report,
 ) -> Result<Duration, String> {
-    let node = Node::start(subject).await?;
+    let node = Node::start(subject, sessions).await?;
     let crews = node.connected(sessions).await?;
     let rounds = MEASURED.div_duration_f64(every).round() as usize;
     // Once for everything that happens once.
@@ -135,7 +139,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start(subject: Subject) -> Result<Self, String> {
+    async fn start(subject: Subject, sessions: usize) -> Result<Self, String> {
         let server = Server::start(StubConfig::default()).await?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
@@ -149,7 +153,7 @@ impl Node {
                 let mut config = Setup::default().gateway;
                 config.upstream.endpoints = vec![endpoint(server.addr())];
                 config.heartbeat = Config::default().heartbeat;
-                config.heartbeat.max_sessions = MAX_SESSIONS;
+                config.heartbeat.max_sessions = sessions + sessions / 5;
                 let gateway = runtime.spawn(Gateway::start(config)).await;
                 let gateway = gateway.map_err(|e| e.to_string())?;
                 let gateway = Arc::new(gateway.map_err(|e| e.to_string())?);

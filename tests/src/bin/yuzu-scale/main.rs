@@ -235,7 +235,9 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
-            Self::HeartbeatCost => heartbeat_cost::run().await,
+            Self::HeartbeatCost => {
+                heartbeat_cost::run(scope.agents.unwrap_or(heartbeat_cost::AGENTS)).await
+            }
             Self::HeartbeatRate => heartbeat_rate::run(binaries).await,
             Self::HostileClients => hostile_clients::run(binaries).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
