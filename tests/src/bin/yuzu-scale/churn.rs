@@ -14,7 +14,7 @@ use yuzu_tests::operator::Operator;
 
 pub(crate) const ABOUT: &str = "10,000 agents connect, answer, leave, three times: memory, counts";
 
-const AGENTS: usize = 10_000;
+pub(crate) const AGENTS: usize = 10_000;
 const ROUNDS: usize = 3;
 const CONNECTS_PER_SECOND: f64 = 2_000.0;
 const LIMIT: Duration = Duration::from_secs(180);
@@ -33,8 +33,8 @@ const IDLE: [&str; 6] = [
     "upstream_notify_unacked_keys",
 ];
 
-pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
-    check_descriptors(AGENTS)?;
+pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, String> {
+    check_descriptors(agents)?;
     let bed = Bed::start(binaries, StubConfig::default()).await?;
     sleep(Duration::from_secs(1)).await;
     let start = bed.gateway.anonymous_memory()?;
@@ -43,14 +43,14 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     report.count("anonymous memory at the start, KiB", kib(start));
     let mut after = Vec::new();
     for number in 1..=ROUNDS {
-        let peak = round(&bed, number, &mut report).await?;
+        let peak = round(&bed, agents, number, &mut report).await?;
         sleep(SETTLE).await;
         let left = bed.gateway.anonymous_memory()?;
         report.count(&format!("round {number}: at its peak, KiB"), kib(peak));
         report.count(&format!("round {number}: a minute later, KiB"), kib(left));
         after.push(left);
     }
-    judge_counts(&bed, &mut report).await?;
+    judge_counts(&bed, agents, &mut report).await?;
     let (first, last) = (after[0], after[ROUNDS - 1]);
     report.at_most(
         "after the last round, 1.05 of that after the first, KiB",
@@ -60,14 +60,19 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     report.at_most(
         "after the last round, the start and 2 KiB an agent, KiB",
         kib(last),
-        kib(start + LEFT_BYTES * AGENTS as u64),
+        kib(start + LEFT_BYTES * agents as u64),
     );
     Ok(report)
 }
 
 /// One round; the memory when all agents have answered.
-async fn round(bed: &Bed, number: usize, report: &mut Report) -> Result<u64, String> {
-    let mut options = bed.fleet(&format!("churn-{number}-"), AGENTS);
+async fn round(
+    bed: &Bed,
+    agents: usize,
+    number: usize,
+    report: &mut Report,
+) -> Result<u64, String> {
+    let mut options = bed.fleet(&format!("churn-{number}-"), agents);
     options.connects_per_second = Some(CONNECTS_PER_SECOND);
     options.heartbeat = Some(Duration::from_secs(10));
     let fleet = Fleet::start(options);
@@ -75,7 +80,7 @@ async fn round(bed: &Bed, number: usize, report: &mut Report) -> Result<u64, Str
     all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
     // One that still waits when its agent leaves would give way to the DISCONNECTED.
     let told =
-        |state: &State| (bed::routes(state, RouteState::Connected) == AGENTS as u64).then_some(());
+        |state: &State| (bed::routes(state, RouteState::Connected) == agents as u64).then_some(());
     bed.server_has("every CONNECTED", LIMIT, told).await?;
     let operator = Operator::connect(bed.gateway.management).await;
     let operator = operator.map_err(|e| e.to_string())?;
@@ -93,7 +98,7 @@ async fn round(bed: &Bed, number: usize, report: &mut Report) -> Result<u64, Str
     report.exactly(
         &name("agents that answered"),
         tally.answered() as u64,
-        AGENTS as u64,
+        agents as u64,
     );
     report.exactly(&name("answers that were wrong"), wrong as u64, 0);
     let started = Instant::now();
@@ -101,17 +106,17 @@ async fn round(bed: &Bed, number: usize, report: &mut Report) -> Result<u64, Str
     report.exactly(&name("agents that reconnected"), left.reconnects, 0);
     let gone = |state: &State| {
         let gone = bed::routes(state, RouteState::Disconnected);
-        (gone == (AGENTS * number) as u64).then_some(())
+        (gone == (agents * number) as u64).then_some(())
     };
     bed.server_has("every DISCONNECTED", LIMIT, gone).await?;
     report.time(&name("leave to last DISCONNECTED"), started.elapsed());
     Ok(peak)
 }
 
-async fn judge_counts(bed: &Bed, report: &mut Report) -> Result<(), String> {
+async fn judge_counts(bed: &Bed, agents: usize, report: &mut Report) -> Result<(), String> {
     let metrics: Metrics = bed::scrape(&bed.gateway).await?;
     let of = |name: &str| bed::value(&metrics, name, &[]);
-    let all = (AGENTS * ROUNDS) as u64;
+    let all = (agents * ROUNDS) as u64;
     report.exactly("connected, all rounds", of("agents_connected_total")?, all);
     report.exactly("disconnected", of("agents_disconnected_total")?, all);
     report.exactly(
@@ -134,8 +139,8 @@ async fn judge_counts(bed: &Bed, report: &mut Report) -> Result<(), String> {
     for name in IDLE {
         report.exactly(name, of(name)?, 0);
     }
-    let agents = [("listener", "agent")];
-    let open = bed::value(&metrics, "listener_connections", &agents)?;
+    let listener = [("listener", "agent")];
+    let open = bed::value(&metrics, "listener_connections", &listener)?;
     report.exactly("connections of agents", open, 0);
     let operator = Operator::connect(bed.gateway.management).await;
     let operator = operator.map_err(|e| e.to_string())?;

@@ -5,24 +5,26 @@ use crate::report::Report;
 use std::time::Duration;
 use tokio::time::Instant;
 use yuzu_server_stub::{Action, Fault, RouteState, Rpc, State, StubConfig};
+use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::fleet::Fleet;
 
 pub(crate) const ABOUT: &str = "1,000 agents come at once, every CONNECTED is delivered";
 
-const AGENTS: usize = 1_000;
+pub(crate) const AGENTS: usize = 1_000;
 const ANSWER: Duration = Duration::from_millis(1);
 const IN_FLIGHT: u64 = 10;
 const LIMIT: Duration = Duration::from_secs(60);
 /// After the last agent has subscribed.
 const TAIL: Duration = Duration::from_millis(300);
 
-pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
+pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, String> {
+    check_descriptors(agents)?;
     let bed = Bed::start(binaries, StubConfig::default()).await?;
     // So that more notices wait than may be in flight.
     let slow = Fault::new(Rpc::NotifyStreamStatus, Action::Delay(ANSWER));
     bed.server.fault(slow).map_err(|e| e.to_string())?;
     let started = Instant::now();
-    let fleet = Fleet::start(bed.fleet("cold-", AGENTS));
+    let fleet = Fleet::start(bed.fleet("cold-", agents));
     let subscribed = async {
         let all = fleet.all_subscribed(LIMIT).await;
         all.map(|_| started.elapsed())
@@ -30,7 +32,7 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     };
     let told = async {
         let all = |state: &State| {
-            (state.counts(Rpc::NotifyStreamStatus).ok == AGENTS as u64).then_some(())
+            (state.counts(Rpc::NotifyStreamStatus).ok == agents as u64).then_some(())
         };
         bed.server_has("every CONNECTED", LIMIT, all).await?;
         Ok(started.elapsed())
@@ -45,11 +47,11 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     let of = |name| bed::value(&metrics, name, &[]);
     report.exactly("dropped", of("upstream_notify_dropped_total")?, 0);
     report.exactly("lost", of("upstream_notify_lost_total")?, 0);
-    report.exactly("recorded as connected", known, AGENTS as u64);
+    report.exactly("recorded as connected", known, agents as u64);
     report.exactly(
         "notices the server received",
         counts.received,
-        AGENTS as u64,
+        agents as u64,
     );
     report.at_most(
         "most in flight at the server",

@@ -9,12 +9,13 @@ use yuzu_proto::agent::v1::CommandRequest;
 use yuzu_proto::server::v1::QueryInventoryResponse;
 use yuzu_server_stub::{RouteState, State, StubConfig};
 use yuzu_tests::broadcast::{Round, broadcast};
+use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::fleet::{Fleet, Options};
 use yuzu_tests::operator::Operator;
 
 pub(crate) const ABOUT: &str = "SIGKILL under load and a new start: all back, directory right";
 
-const AGENTS: usize = 5_000;
+pub(crate) const AGENTS: usize = 5_000;
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// The load before the kill.
 const BROADCAST_EVERY: Duration = Duration::from_millis(200);
@@ -22,12 +23,13 @@ const LOAD: Duration = Duration::from_secs(5);
 const START_LIMIT: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(180);
 
-pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
+pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, String> {
+    check_descriptors(agents)?;
     let mut bed = Bed::start(binaries, StubConfig::default()).await?;
     let fleet = Fleet::start(Options {
         heartbeat: Some(HEARTBEAT),
         connects_per_second: Some(2_000.0),
-        ..bed.fleet("nine-", AGENTS)
+        ..bed.fleet("nine-", agents)
     });
     let all = fleet.all_subscribed(LIMIT).await;
     all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
@@ -55,7 +57,7 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     back.map_err(|now| format!("only {} agents are back", now.subscribed))?;
     let back = killed.elapsed();
     let right =
-        |state: &State| (bed::routes(state, RouteState::Connected) == AGENTS as u64).then_some(());
+        |state: &State| (bed::routes(state, RouteState::Connected) == agents as u64).then_some(());
     bed.server_has("a right directory", LIMIT, right).await?;
     let recorded = killed.elapsed();
 
@@ -64,7 +66,7 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     report.time("kill to ready", ready);
     report.time("kill to the last agent subscribed", back);
     report.time("kill to the last CONNECTED recorded", recorded);
-    judge(&bed, &fleet, &mut report).await?;
+    judge(&bed, &fleet, agents, &mut report).await?;
     fleet.stop().await;
     Ok(report)
 }
@@ -78,11 +80,11 @@ fn command(id: &str) -> CommandRequest {
 }
 
 /// Each agent once, with the session that the server has for it.
-async fn judge(bed: &Bed, fleet: &Fleet, report: &mut Report) -> Result<(), String> {
+async fn judge(bed: &Bed, fleet: &Fleet, agents: usize, report: &mut Report) -> Result<(), String> {
     let operator = Operator::connect(bed.gateway.management).await;
     let operator = operator.map_err(|e| e.to_string())?;
     let held = sessions(&operator).await?;
-    let ids: Vec<String> = (0..AGENTS).map(|n| fleet.options().agent_id(n)).collect();
+    let ids: Vec<String> = (0..agents).map(|n| fleet.options().agent_id(n)).collect();
     let agree = bed.server.view(|state| {
         let agrees = |id: &&String| {
             let route = state.route(id);
@@ -91,7 +93,7 @@ async fn judge(bed: &Bed, fleet: &Fleet, report: &mut Report) -> Result<(), Stri
         ids.iter().filter(agrees).count() as u64
     });
     let (agents, routes) = (
-        AGENTS as u64,
+        agents as u64,
         bed.server.view(|s| s.routes().count() as u64),
     );
     report.exactly("sessions of the gateway", held.len() as u64, agents);

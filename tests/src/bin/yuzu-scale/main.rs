@@ -33,6 +33,7 @@ mod report;
 mod reset_once;
 mod rolling_restart;
 mod server;
+mod server_crash;
 mod session_cap;
 mod soak;
 mod stream_limit;
@@ -44,6 +45,7 @@ mod watch;
 use bed::Binaries;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use progress::Progress;
+use register_storm::Storm;
 use report::{Outcome, Report};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -158,6 +160,7 @@ impl Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     RegisterStorm,
+    RegisterWave,
     ColdWave,
     FrozenServer,
     RefusedNotices,
@@ -170,7 +173,10 @@ enum Scenario {
     MemoryLoss,
     #[value(name = "memory-loss-20ms")]
     MemoryLoss20Ms,
+    #[value(name = "memory-loss-100ms")]
+    MemoryLoss100Ms,
     MemoryLossRefusing,
+    ServerCrash,
     ResetOnce,
     SessionCap,
     Forward,
@@ -200,6 +206,7 @@ impl Scenario {
     fn about(self) -> &'static str {
         match self {
             Self::RegisterStorm => register_storm::ABOUT,
+            Self::RegisterWave => register_storm::ABOUT_WAVE,
             Self::ColdWave => cold_wave::ABOUT,
             Self::FrozenServer => frozen_server::ABOUT,
             Self::RefusedNotices => refused_notices::ABOUT,
@@ -211,7 +218,9 @@ impl Scenario {
             Self::UnreadAnswers => unread_answers::ABOUT,
             Self::MemoryLoss => memory_loss::ABOUT,
             Self::MemoryLoss20Ms => memory_loss::ABOUT_20_MS,
+            Self::MemoryLoss100Ms => memory_loss::ABOUT_100_MS,
             Self::MemoryLossRefusing => memory_loss::ABOUT_REFUSING,
+            Self::ServerCrash => server_crash::ABOUT,
             Self::ResetOnce => reset_once::ABOUT,
             Self::SessionCap => session_cap::ABOUT,
             Self::Forward => forward::ABOUT,
@@ -228,33 +237,52 @@ impl Scenario {
     }
 
     async fn run(self, binaries: &Binaries, scope: Scope) -> Result<Report, String> {
+        let agents = |default| scope.agents.unwrap_or(default);
         match self {
-            Self::RegisterStorm => register_storm::run(binaries).await,
-            Self::ColdWave => cold_wave::run(binaries).await,
+            Self::RegisterStorm => {
+                let storm = Storm::of(agents(Storm::AGENTS));
+                register_storm::run(binaries, storm).await
+            }
+            Self::RegisterWave => {
+                let storm = Storm::wave(agents(Storm::AGENTS_OF_WAVE));
+                register_storm::run(binaries, storm).await
+            }
+            Self::ColdWave => cold_wave::run(binaries, agents(cold_wave::AGENTS)).await,
             Self::FrozenServer => frozen_server::run(binaries).await,
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
-            Self::HeartbeatCost => {
-                heartbeat_cost::run(scope.agents.unwrap_or(heartbeat_cost::AGENTS)).await
+            Self::HeartbeatCost => heartbeat_cost::run(agents(heartbeat_cost::AGENTS)).await,
+            Self::HeartbeatRate => {
+                heartbeat_rate::run(binaries, agents(heartbeat_rate::AGENTS)).await
             }
-            Self::HeartbeatRate => heartbeat_rate::run(binaries).await,
             Self::HostileClients => hostile_clients::run(binaries).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
-            Self::MemoryLoss => memory_loss::run(binaries, 50, false).await,
-            Self::MemoryLoss20Ms => memory_loss::run(binaries, 20, false).await,
-            Self::MemoryLossRefusing => memory_loss::run(binaries, 50, true).await,
-            Self::ResetOnce => reset_once::run(binaries).await,
+            Self::MemoryLoss => {
+                memory_loss::run(binaries, agents(memory_loss::AGENTS), 50, false).await
+            }
+            Self::MemoryLoss20Ms => {
+                memory_loss::run(binaries, agents(memory_loss::AGENTS), 20, false).await
+            }
+            Self::MemoryLoss100Ms => {
+                let agents = agents(memory_loss::AGENTS_100_MS);
+                memory_loss::run(binaries, agents, 100, false).await
+            }
+            Self::MemoryLossRefusing => {
+                memory_loss::run(binaries, agents(memory_loss::AGENTS), 50, true).await
+            }
+            Self::ServerCrash => server_crash::run(binaries, agents(server_crash::AGENTS)).await,
+            Self::ResetOnce => reset_once::run(binaries, agents(reset_once::AGENTS)).await,
             Self::SessionCap => session_cap::run(binaries).await,
             // It holds the configurations of several nodes.
             Self::Forward => Box::pin(forward::run()).await,
             Self::OwnerKill => owner_kill::run().await,
             Self::PlannedStop => planned_stop::run(binaries).await,
-            Self::KillNine => kill_nine::run(binaries).await,
+            Self::KillNine => kill_nine::run(binaries, agents(kill_nine::AGENTS)).await,
             Self::ClusterKill => cluster_kill::run(binaries, scope.trio()).await,
             Self::RollingRestart => rolling_restart::run(binaries, scope.trio()).await,
             Self::AdjacencyMillion => adjacency_million::run(binaries, scope.rows()).await,
-            Self::Churn => churn::run(binaries).await,
+            Self::Churn => churn::run(binaries, agents(churn::AGENTS)).await,
             Self::Soak => soak::run(binaries, scope.soak()?).await,
             Self::InMemory => in_memory::run(scope.agents.unwrap_or(100_000)).await,
         }

@@ -15,9 +15,12 @@ use yuzu_tests::operator::Operator;
 
 pub(crate) const ABOUT: &str = "the server forgets 5,000 sessions, 24 replays, server 50 ms";
 pub(crate) const ABOUT_20_MS: &str = "the same, server 20 ms";
+pub(crate) const ABOUT_100_MS: &str = "the same, 10,000 sessions, server 100 ms";
 pub(crate) const ABOUT_REFUSING: &str = "the same, server 50 ms and refuses every other for 5 s";
 
-const AGENTS: u64 = 5_000;
+pub(crate) const AGENTS: usize = 5_000;
+/// Of the variant with 100 ms.
+pub(crate) const AGENTS_100_MS: usize = 10_000;
 const AT_ONCE: u64 = 24;
 const CONNECTS_PER_SECOND: f64 = 1_000.0;
 const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -29,26 +32,34 @@ const COMMAND_TIMEOUT_SECONDS: i32 = 60;
 const RPC: Rpc = Rpc::ProxyRegister;
 
 /// Who is where: session and stream of each agent.
-type Places = HashMap<String, (String, String)>;
+pub(crate) type Places = HashMap<String, (String, String)>;
 
 /// `delay_ms`: what the server takes for a replay. `refusing`: every other one for a while.
 pub(crate) async fn run(
     binaries: &Binaries,
+    agents: usize,
     delay_ms: u64,
     refusing: bool,
 ) -> Result<Report, String> {
-    check_descriptors(AGENTS as usize)?;
+    check_descriptors(agents)?;
+    let agents = agents as u64;
     let delay = Duration::from_millis(delay_ms);
     let bed = Bed::start(binaries, StubConfig::default()).await?;
     let fleet = Fleet::start(Options {
         connects_per_second: Some(CONNECTS_PER_SECOND),
         heartbeat: Some(HEARTBEAT),
-        ..bed.fleet("lost-", AGENTS as usize)
+        ..bed.fleet("lost-", agents as usize)
     });
     let all = fleet.all_subscribed(LIMIT).await;
     all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
-    notices(&bed, AGENTS).await?;
+    notices(&bed, agents).await?;
     let before = bed.server.view(places);
+    if before.len() as u64 != agents {
+        return Err(format!(
+            "the server holds {} of {agents} agents",
+            before.len()
+        ));
+    }
     let rule = |action| Fault::new(RPC, action).replay(true);
     let add = |fault: Fault| bed.server.fault(fault).map_err(|e| e.to_string());
     add(rule(Action::Delay(delay)))?;
@@ -71,30 +82,45 @@ pub(crate) async fn run(
             bed.server.remove_fault(refusal);
         }
     };
-    let ideal = delay * u32::try_from(AGENTS.div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
-    let replayed = replayed(&bed, first + ideal);
+    let ideal = delay * u32::try_from(agents.div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
+    let replayed = replayed(&bed, agents, first + ideal);
     let (round, replayed, ()) = tokio::join!(meanwhile(&bed), replayed, relented);
     let (round, replayed) = (round?, replayed? - first);
-    notices(&bed, 2 * AGENTS).await?;
+    notices(&bed, 2 * agents).await?;
     let told = first.elapsed();
 
     let mut report = Report::default();
     let bound = match refusing {
         true => REFUSED_FOR + NAMED_AGAIN,
-        false => ideal.mul_f64(1.05),
+        false => bound(agents, delay, ideal),
     };
     report.time("loss to the first replay", first - forgot);
     report.within("first replay to the last answer", replayed, bound);
     report.time("first replay to the last CONNECTED recorded", told);
     judge_server(&mut report, &bed, &before, delay);
-    judge_agents(&mut report, &fleet.snapshot(), &round);
-    judge_gateway(&mut report, &bed, refusing).await?;
+    judge_agents(&mut report, &fleet.snapshot(), agents, &round);
+    judge_gateway(&mut report, &bed, agents, refusing).await?;
     fleet.stop().await;
     Ok(report)
 }
 
+/// What the replays may take: little more than their rounds, and no more for an agent than the old
+/// gateway took with the same server.
+fn bound(agents: u64, delay: Duration, ideal: Duration) -> Duration {
+    let measured =
+        |seconds: f64, of: u64| Duration::from_secs_f64(seconds * agents as f64 / of as f64);
+    let little_more = ideal.mul_f64(1.05);
+    match delay.as_millis() {
+        // F-REP-1, F-REP-2, F-REP-3.
+        50 => little_more.min(measured(10.7, 5_000)),
+        20 => little_more.min(measured(4.5, 5_000)),
+        100 => little_more.min(measured(42.0, 10_000)),
+        _ => little_more,
+    }
+}
+
 /// Waits until so many notices were recorded since the start.
-async fn notices(bed: &Bed, count: u64) -> Result<(), String> {
+pub(crate) async fn notices(bed: &Bed, count: u64) -> Result<(), String> {
     let recorded = |state: &State| {
         let counts = state.counts(Rpc::NotifyStreamStatus);
         (counts.ok >= count && counts.in_flight == 0).then_some(())
@@ -104,14 +130,14 @@ async fn notices(bed: &Bed, count: u64) -> Result<(), String> {
 
 /// When the last agent had been taken in again. Nobody looks before it can have happened: each
 /// look holds the server up.
-async fn replayed(bed: &Bed, earliest: Instant) -> Result<Instant, String> {
+async fn replayed(bed: &Bed, agents: u64, earliest: Instant) -> Result<Instant, String> {
     sleep_until(earliest).await;
     // Each agent's own registration was answered before.
-    let all = |state: &State| (state.counts(RPC).ok >= 2 * AGENTS).then(Instant::now);
+    let all = |state: &State| (state.counts(RPC).ok >= 2 * agents).then(Instant::now);
     bed.server_has("every replay", LIMIT, all).await
 }
 
-async fn meanwhile(bed: &Bed) -> Result<Round, String> {
+pub(crate) async fn meanwhile(bed: &Bed) -> Result<Round, String> {
     let operator = Operator::connect(bed.gateway.management).await;
     let operator = operator.map_err(|e| e.to_string())?;
     let command = CommandRequest {
@@ -122,7 +148,7 @@ async fn meanwhile(bed: &Bed) -> Result<Round, String> {
     broadcast(&operator, command, COMMAND_TIMEOUT_SECONDS).await
 }
 
-fn places(state: &State) -> Places {
+pub(crate) fn places(state: &State) -> Places {
     state
         .routes()
         .filter(|r| r.state == RouteState::Connected && state.knows_session(&r.session_id))
@@ -135,6 +161,7 @@ fn places(state: &State) -> Places {
 
 /// Each replay lasts `least` at least.
 fn judge_server(report: &mut Report, bed: &Bed, before: &Places, least: Duration) {
+    let agents = before.len() as u64;
     let (counts, places, repeated, times) = bed.server.view(|state| {
         let mut seen: HashMap<&str, u64> = HashMap::new();
         for received in state.received(RPC) {
@@ -145,22 +172,22 @@ fn judge_server(report: &mut Report, bed: &Bed, before: &Places, least: Duration
         let times: Vec<_> = state.received(RPC).map(|received| received.at).collect();
         (*state.counts(RPC), places(state), repeated, times)
     });
-    report.exactly("replays accepted", counts.ok - AGENTS, AGENTS);
+    report.exactly("replays accepted", counts.ok - agents, agents);
     report.count("replays refused", counts.failed);
     report.at_most("agents replayed more than once", repeated, counts.failed);
-    let replays = counts.received - AGENTS;
-    report.exactly("replays in all", replays, AGENTS + counts.failed);
+    let replays = counts.received - agents;
+    report.exactly("replays in all", replays, agents + counts.failed);
     report.at_most("most at once", bed::most_at_once(&times, least), AT_ONCE);
     let kept = |(agent, place): &(&String, &(String, String))| before.get(*agent) == Some(*place);
     let kept = places.iter().filter(kept).count() as u64;
     report.exactly(
         "agents with their session and stream as before",
         kept,
-        AGENTS,
+        agents,
     );
 }
 
-fn judge_agents(report: &mut Report, seen: &fleet::Snapshot, round: &Round) {
+fn judge_agents(report: &mut Report, seen: &fleet::Snapshot, agents: u64, round: &Round) {
     let bad = seen
         .ends
         .iter()
@@ -171,21 +198,26 @@ fn judge_agents(report: &mut Report, seen: &fleet::Snapshot, round: &Round) {
     report.exactly("streams that ended", ended, 0);
     report.exactly(
         "agents that registered again",
-        seen.registrations - AGENTS,
+        seen.registrations - agents,
         0,
     );
     let answered = round.tally.answered() as u64;
-    report.exactly("answers to a broadcast meanwhile", answered, AGENTS);
+    report.exactly("answers to a broadcast meanwhile", answered, agents);
     report.time("the broadcast took", round.elapsed);
 }
 
 /// A server that refuses may open the breaker, whatever is named is dropped then.
-async fn judge_gateway(report: &mut Report, bed: &Bed, refusing: bool) -> Result<(), String> {
+async fn judge_gateway(
+    report: &mut Report,
+    bed: &Bed,
+    agents: u64,
+    refusing: bool,
+) -> Result<(), String> {
     let metrics = bed::scrape(&bed.gateway).await?;
     let of = |name, labels: &[_]| bed::value(&metrics, name, labels);
     let attempts = of("registration_replay_total", &[])?;
     let received = bed.server.view(|state| state.counts(RPC).received);
-    report.exactly("replays counted", attempts, received - AGENTS);
+    report.exactly("replays counted", attempts, received - agents);
     let triggered = |trigger| {
         let labels = [("trigger", trigger)];
         of("registration_replay_triggered_total", &labels)
