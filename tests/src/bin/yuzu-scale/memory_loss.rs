@@ -120,7 +120,7 @@ fn bound(agents: u64, delay: Duration, ideal: Duration) -> Duration {
 }
 
 /// Waits until so many notices were recorded since the start.
-pub(crate) async fn notices(bed: &Bed, count: u64) -> Result<(), String> {
+async fn notices(bed: &Bed, count: u64) -> Result<(), String> {
     let recorded = |state: &State| {
         let counts = state.counts(Rpc::NotifyStreamStatus);
         (counts.ok >= count && counts.in_flight == 0).then_some(())

@@ -1,7 +1,9 @@
 //! A server that dies, is away until the breaker is open, and comes back without its sessions.
+//!
+//! What opens the breaker are the notices of agents that leave meanwhile: heartbeats never do.
 
 use crate::bed::{self, Bed, Binaries};
-use crate::memory_loss::{Places, meanwhile, notices, places};
+use crate::memory_loss::{Places, meanwhile, places};
 use crate::report::Report;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -15,6 +17,9 @@ pub(crate) const ABOUT: &str =
 
 pub(crate) const AGENTS: usize = 5_000;
 const CONNECTS_PER_SECOND: f64 = 1_000.0;
+const STAYING: &str = "stays-";
+/// That leave while the server is away for longer.
+const LATER: usize = 10;
 const HEARTBEAT: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(180);
 const RPC: Rpc = Rpc::ProxyRegister;
@@ -27,54 +32,82 @@ const AT_THE_CAP: u64 = 4;
 const LONG_OPEN: Duration = JUST_OPENED.saturating_add(Duration::from_secs(20));
 
 pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, String> {
-    check_descriptors(agents)?;
+    check_descriptors(agents + LATER)?;
+    let leaving = agents / 10;
+    if leaving == 0 {
+        return Err("--agents must be 10 or more: one in ten leaves".into());
+    }
     let bed = Bed::start(binaries, StubConfig::default()).await?;
     let fleet = Fleet::start(Options {
-        connects_per_second: Some(CONNECTS_PER_SECOND),
         heartbeat: Some(HEARTBEAT),
-        ..bed.fleet("crash-", agents)
+        ..calmly(&bed, STAYING, agents - leaving)
     });
-    let all = fleet.all_subscribed(LIMIT).await;
-    all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
-    let agents = agents as u64;
-    notices(&bed, agents).await?;
-    let before = bed.server.view(places);
+    let first = Fleet::start(calmly(&bed, "first-", leaving));
+    let later = Fleet::start(calmly(&bed, "later-", LATER));
+    for fleet in [&fleet, &first, &later] {
+        let all = fleet.all_subscribed(LIMIT).await;
+        all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
+    }
+    let everybody = agents + LATER;
+    let known = |state: &State| (places(state).len() == everybody).then_some(());
+    bed.server_has("every CONNECTED", LIMIT, known).await?;
+    let before = bed.server.view(staying);
 
     let mut report = Report::default();
     let mut crash = Crash {
         bed: &bed,
+        registers: everybody as u64,
         before,
-        lived: 1,
+        others: LATER as u64,
     };
+    let once = "breaker open once";
     crash
-        .once(1, "breaker open once", JUST_OPENED, &mut report)
+        .while_leaving(first, 1, (once, JUST_OPENED), &mut report)
         .await?;
     let at_the_cap = "breaker at its cap";
+    crash.others = 0;
     crash
-        .once(AT_THE_CAP, at_the_cap, LONG_OPEN, &mut report)
+        .while_leaving(later, AT_THE_CAP, (at_the_cap, LONG_OPEN), &mut report)
         .await?;
-    judge_agents(&mut report, &fleet.snapshot(), agents);
+    let stayed = (agents - leaving) as u64;
+    judge_agents(&mut report, &fleet.snapshot(), stayed);
     let round = meanwhile(&bed).await?;
     let answered = round.tally.answered() as u64;
-    report.exactly("answers to a broadcast at the end", answered, agents);
+    report.exactly("answers to a broadcast at the end", answered, stayed);
     fleet.stop().await;
     Ok(report)
 }
 
+fn calmly(bed: &Bed, prefix: &str, agents: usize) -> Options {
+    Options {
+        connects_per_second: Some(CONNECTS_PER_SECOND),
+        ..bed.fleet(prefix, agents)
+    }
+}
+
+/// Those that stay, as the server knows them.
+fn staying(state: &State) -> Places {
+    let mut all = places(state);
+    all.retain(|id, _| id.starts_with(STAYING));
+    all
+}
+
 struct Crash<'a> {
     bed: &'a Bed,
+    /// Registers and replays that were accepted before.
+    registers: u64,
     before: Places,
-    /// Servers so far, each of which has taken in every agent.
-    lived: u64,
+    /// That are still there beside them.
+    others: u64,
 }
 
 impl Crash<'_> {
-    /// The server is away until the breaker has opened `times` times, counted from here.
-    async fn once(
+    /// The server is away until the breaker has opened `times` times, while some agents leave.
+    async fn while_leaving(
         &mut self,
+        leaving: Fleet,
         times: u64,
-        name: &str,
-        bound: Duration,
+        (name, bound): (&str, Duration),
         report: &mut Report,
     ) -> Result<(), String> {
         let Bed { server, gateway } = self.bed;
@@ -82,6 +115,7 @@ impl Crash<'_> {
         let opened_before = opened(&bed::scrape(gateway).await?);
         server.kill().await;
         let killed = Instant::now();
+        leaving.stop().await;
         let open = |metrics: &Metrics| opened(metrics) >= opened_before + times;
         bed::gateway_has(gateway, "an open breaker", LIMIT, open).await?;
         server.simulate_restart(Restart {
@@ -91,16 +125,17 @@ impl Crash<'_> {
         let away = killed.elapsed();
         let started = Instant::now();
         server.start_again().await.map_err(|e| e.to_string())?;
-        self.lived += 1;
+        self.registers += agents + self.others;
         let healthy = |state: &State| {
-            let first = state.received(Rpc::BatchHeartbeat).map(|r| r.at);
-            first.filter(|at| *at > started).min()
+            let times = state.received(Rpc::BatchHeartbeat).map(|r| r.at);
+            times.filter(|at| *at > started).min()
         };
-        let healthy = self.bed.server_has("a heartbeat", LIMIT, healthy).await?;
-        let lived = self.lived;
-        let all = |state: &State| (state.counts(RPC).ok >= lived * agents).then(Instant::now);
+        let healthy = self.bed.server_has("heartbeats", LIMIT, healthy).await?;
+        let registers = self.registers;
+        let all = |state: &State| (state.counts(RPC).ok >= registers).then(Instant::now);
         let replayed = self.bed.server_has("every replay", LIMIT, all).await?;
-        notices(self.bed, lived * agents).await?;
+        let known = |state: &State| (staying(state).len() as u64 == agents).then_some(());
+        self.bed.server_has("every CONNECTED", LIMIT, known).await?;
 
         let name = |what: &str| format!("{name}: {what}");
         report.time(&name("the server was away"), away);
@@ -118,7 +153,7 @@ impl Crash<'_> {
             bound,
         );
         report.time(&name("its start to the last CONNECTED"), started.elapsed());
-        let now = server.view(places);
+        let now = server.view(staying);
         let kept = now
             .iter()
             .filter(|(id, place)| self.before.get(*id) == Some(*place));
@@ -127,6 +162,12 @@ impl Crash<'_> {
             &name("agents with session and stream as before"),
             kept,
             agents,
+        );
+        let taken = server.view(|state| state.counts(RPC).ok);
+        report.exactly(
+            &name("replays accepted more than once"),
+            taken - registers,
+            0,
         );
         Ok(())
     }
