@@ -9,6 +9,7 @@ mod adjacency_million;
 mod balance;
 mod ballast;
 mod bed;
+mod breaker;
 mod cancelled_register;
 mod churn;
 mod cluster_kill;
@@ -33,6 +34,8 @@ mod reset_once;
 mod rolling_restart;
 mod server;
 mod session_cap;
+mod shed;
+mod slow_server;
 mod soak;
 mod stream_limit;
 mod tap;
@@ -126,6 +129,9 @@ enum Scenario {
     RegisterStorm,
     ColdWave,
     FrozenServer,
+    Breaker,
+    SlowServer,
+    Shed,
     RefusedNotices,
     StreamLimit,
     CancelledRegister,
@@ -168,6 +174,9 @@ impl Scenario {
             Self::RegisterStorm => register_storm::ABOUT,
             Self::ColdWave => cold_wave::ABOUT,
             Self::FrozenServer => frozen_server::ABOUT,
+            Self::Breaker => breaker::ABOUT,
+            Self::SlowServer => slow_server::ABOUT,
+            Self::Shed => shed::ABOUT,
             Self::RefusedNotices => refused_notices::ABOUT,
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
@@ -198,6 +207,11 @@ impl Scenario {
             Self::RegisterStorm => register_storm::run(binaries).await,
             Self::ColdWave => cold_wave::run(binaries).await,
             Self::FrozenServer => frozen_server::run(binaries).await,
+            Self::Breaker => breaker::run(binaries, scope.agents.unwrap_or(breaker::AGENTS)).await,
+            Self::SlowServer => {
+                slow_server::run(binaries, scope.agents.unwrap_or(slow_server::AGENTS)).await
+            }
+            Self::Shed => shed::run(binaries, scope.agents.unwrap_or(shed::AGENTS)).await,
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
