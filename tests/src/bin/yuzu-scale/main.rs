@@ -226,8 +226,10 @@ impl Scenario {
             Self::SessionCap => session_cap::run(binaries).await,
             // It holds the configurations of several nodes.
             Self::Forward => Box::pin(forward::run()).await,
-            Self::OwnerKill => owner_kill::run().await,
-            Self::PlannedStop => planned_stop::run(binaries).await,
+            Self::OwnerKill => owner_kill::run(scope.agents.unwrap_or(owner_kill::AGENTS)).await,
+            Self::PlannedStop => {
+                planned_stop::run(binaries, scope.agents.unwrap_or(planned_stop::AGENTS)).await
+            }
             Self::KillNine => kill_nine::run(binaries).await,
             Self::ClusterKill => cluster_kill::run(binaries, scope.trio()).await,
             Self::RollingRestart => rolling_restart::run(binaries, scope.trio()).await,
