@@ -17,9 +17,10 @@ const AGENTS: usize = 10;
 /// The breaker's threshold.
 const FAILURES: usize = 5;
 const CONFIG: &str = "rpc_timeout_ms = 500\n\n\
-    [upstream.breaker]\nreset_timeout_ms = 500\nmax_reset_timeout_ms = 2000\n";
-/// 500 ms, doubled by each failed probe up to 2,000 ms.
-const OPEN_MS: [u64; 5] = [500, 1_000, 2_000, 2_000, 2_000];
+    [upstream.breaker]\nreset_timeout_ms = 500\nmax_reset_timeout_ms = 1500\n";
+/// A twentieth of 10, 20, 30 and 30 s: doubled by each failed probe, up to a most that is not twice
+/// the time before.
+const OPEN_MS: [u64; 5] = [500, 1_000, 1_500, 1_500, 1_500];
 /// What two scrapes and a busy machine may add to an open time or take from it.
 const TOLERANCE_MS: u64 = 100;
 const LIMIT: Duration = Duration::from_secs(20);

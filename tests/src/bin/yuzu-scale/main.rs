@@ -9,6 +9,7 @@ mod adjacency_million;
 mod balance;
 mod ballast;
 mod bed;
+mod breaker;
 mod cancelled_register;
 mod churn;
 mod cluster_kill;
@@ -35,6 +36,8 @@ mod rolling_restart;
 mod server;
 mod server_crash;
 mod session_cap;
+mod shed;
+mod slow_server;
 mod soak;
 mod stream_limit;
 mod tap;
@@ -163,6 +166,9 @@ enum Scenario {
     RegisterWave,
     ColdWave,
     FrozenServer,
+    Breaker,
+    SlowServer,
+    Shed,
     RefusedNotices,
     StreamLimit,
     CancelledRegister,
@@ -209,6 +215,9 @@ impl Scenario {
             Self::RegisterWave => register_storm::ABOUT_WAVE,
             Self::ColdWave => cold_wave::ABOUT,
             Self::FrozenServer => frozen_server::ABOUT,
+            Self::Breaker => breaker::ABOUT,
+            Self::SlowServer => slow_server::ABOUT,
+            Self::Shed => shed::ABOUT,
             Self::RefusedNotices => refused_notices::ABOUT,
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
@@ -249,6 +258,11 @@ impl Scenario {
             }
             Self::ColdWave => cold_wave::run(binaries, agents(cold_wave::AGENTS)).await,
             Self::FrozenServer => frozen_server::run(binaries).await,
+            Self::Breaker => breaker::run(binaries, scope.agents.unwrap_or(breaker::AGENTS)).await,
+            Self::SlowServer => {
+                slow_server::run(binaries, scope.agents.unwrap_or(slow_server::AGENTS)).await
+            }
+            Self::Shed => shed::run(binaries, scope.agents.unwrap_or(shed::AGENTS)).await,
             Self::RefusedNotices => refused_notices::run(binaries).await,
             Self::StreamLimit => stream_limit::run(binaries).await,
             Self::CancelledRegister => cancelled_register::run().await,
@@ -276,8 +290,8 @@ impl Scenario {
             Self::SessionCap => session_cap::run(binaries).await,
             // It holds the configurations of several nodes.
             Self::Forward => Box::pin(forward::run()).await,
-            Self::OwnerKill => owner_kill::run().await,
-            Self::PlannedStop => planned_stop::run(binaries).await,
+            Self::OwnerKill => owner_kill::run(agents(owner_kill::AGENTS)).await,
+            Self::PlannedStop => planned_stop::run(binaries, agents(planned_stop::AGENTS)).await,
             Self::KillNine => kill_nine::run(binaries, agents(kill_nine::AGENTS)).await,
             Self::ClusterKill => cluster_kill::run(binaries, scope.trio()).await,
             Self::RollingRestart => rolling_restart::run(binaries, scope.trio()).await,

@@ -1,4 +1,4 @@
-//! 500 of 5,000 owners that die at once.
+//! Owners that die: a single one, and a tenth of all at once.
 //!
 //! The gateway runs in this process: only a build with fault injection can let an owner die.
 
@@ -17,16 +17,25 @@ use yuzu_proto::gateway::v1::StreamStatusNotification;
 use yuzu_proto::gateway::v1::gateway_upstream_client::GatewayUpstreamClient;
 use yuzu_proto::gateway::v1::stream_status_notification::Event;
 use yuzu_server_stub::{Rpc, State};
+use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::fleet::{self, Fleet, Outcome};
 use yuzu_tests::testbed::{Setup, TestBed};
 
-pub(crate) const ABOUT: &str = "500 of 5,000 owners die at once, three times";
+pub(crate) const ABOUT: &str =
+    "owners die: one of 100, 50 of 500 at once, 500 of 5,000 at once, three times";
 
-const AGENTS: usize = 5_000;
-const KILLED: usize = 500;
+pub(crate) const AGENTS: usize = 5_000;
+/// Of the agents at once.
+const SHARE: usize = 10;
 const ROUNDS: usize = 3;
 const HEARTBEAT: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_secs(120);
+/// The two smaller fleets.
+const ALONE: usize = 100;
+const FEW: usize = 500;
+/// Recovery of many by the bare calls of as many: both are the server's time, and the machine's.
+const TIMES: f64 = 1.5;
+const ONE: Duration = Duration::from_millis(5);
 /// In flight at once, as the gateway has them.
 const NOTICES: usize = 10;
 const REGISTERS: usize = 24;
@@ -40,62 +49,141 @@ struct Round {
     answered: usize,
 }
 
-pub(crate) async fn run() -> Result<Report, String> {
+/// A fleet some of whose owners die at once.
+struct Case {
+    agents: usize,
+    killed: usize,
+    /// What a recovery may take, beside the same calls without a gateway.
+    bound: Bound,
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    Times(f64),
+    /// One recovery is two calls and a Register one after the other, as the bare calls are: what is
+    /// beside them is the owner's death and new start.
+    And(Duration),
+}
+
+pub(crate) async fn run(agents: usize) -> Result<Report, String> {
+    if agents < SHARE {
+        return Err(format!("--agents must be at least {SHARE}"));
+    }
+    check_descriptors(2 * agents)?;
     // As in the gateway's own process: a backtrace for each would take most of the time.
     yuzu_gateway::observe::log::install_panic_hook();
-    let bed = Setup::default().start().await;
-    let fleet = Fleet::start(fleet::Options {
-        heartbeat: Some(HEARTBEAT),
-        ..bed.fleet(AGENTS)
-    });
-    let all = fleet.all_subscribed(LIMIT).await;
-    all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
-    calls(&bed, Rpc::NotifyStreamStatus, AGENTS).await?;
-    let (mut bare, mut rounds) = (Vec::new(), Vec::new());
-    for number in 0..ROUNDS {
-        bare.push(bare_calls(&bed, number).await?);
-        rounds.push(kill(&bed, &fleet, number).await?);
-    }
-    sleep(HEARTBEAT).await;
-    let seen = fleet.snapshot();
-    let bad: u64 = seen.ends.values().sum::<u64>()
-        - seen.ends_of(fleet::Rpc::Register, Outcome::Status(0))
-        - seen.ends_of(fleet::Rpc::Heartbeat, Outcome::Status(0));
-    let (bare, bare_most) = median_and_most(bare);
-    let (recovered, recovered_most) = median_and_most(rounds.iter().map(|r| r.recovered).collect());
-    let (commands, commands_most) = median_and_most(rounds.iter().map(|r| r.commands).collect());
-    let killed = (KILLED * ROUNDS) as u64;
     let mut report = Report::default();
-    report.exactly("DISCONNECTED received, all rounds", told(&bed), killed);
-    let outcomes = &bed.gateway.metrics().agent_owner_restarts_total;
-    let outcome = |label| outcomes.with_label_values(&[label]).get();
-    report.exactly("owners recovered", outcome("recovered"), killed);
-    report.exactly("agents that reconnected", seen.reconnects, 0);
-    report.count("heartbeats acknowledged", seen.heartbeats_acked);
-    report.exactly("heartbeats refused, calls that failed", bad, 0);
-    report.time("1,500 bare calls, median", bare);
-    report.time("the same, slowest", bare_most);
-    report.within("all 500 recovered, median", recovered, bare.mul_f64(1.5));
-    report.time("the same, slowest", recovered_most);
-    let answered = rounds.iter().map(|round| round.answered as u64).sum();
-    report.exactly("commands answered right afterwards", answered, killed);
-    report.time("500 commands, median", commands);
-    report.time("the same, slowest", commands_most);
-    fleet.stop().await;
-    bed.stop().await;
+    let share = |agents, bound| Case {
+        agents,
+        killed: agents / SHARE,
+        bound,
+    };
+    let one = Case {
+        agents: ALONE,
+        killed: 1,
+        bound: Bound::And(ONE),
+    };
+    for case in [
+        one,
+        share(agents.min(FEW), Bound::Times(TIMES)),
+        share(agents, Bound::Times(TIMES)),
+    ] {
+        measure(&case, &mut report).await?;
+    }
     Ok(report)
 }
 
-/// DISCONNECTED of the gateway's own agents.
-fn told(bed: &TestBed) -> u64 {
-    let gone = |state: &State| {
+async fn measure(case: &Case, report: &mut Report) -> Result<(), String> {
+    let bed = Setup::default().start().await;
+    let fleet = Fleet::start(fleet::Options {
+        heartbeat: Some(HEARTBEAT),
+        ..bed.fleet(case.agents)
+    });
+    let all = fleet.all_subscribed(LIMIT).await;
+    all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
+    calls(&bed, Rpc::NotifyStreamStatus, case.agents).await?;
+    let before = fleet.snapshot();
+    let (mut bare, mut rounds) = (Vec::new(), Vec::new());
+    for number in 0..ROUNDS {
+        bare.push(bare_calls(&bed, case.killed, number).await?);
+        rounds.push(kill(&bed, &fleet, case.killed, number).await?);
+    }
+    sleep(HEARTBEAT).await;
+    judge(case, report, &bed, &fleet.snapshot(), &before);
+    judge_times(case, report, bare, &rounds);
+    fleet.stop().await;
+    bed.stop().await;
+    Ok(())
+}
+
+fn judge(
+    case: &Case,
+    report: &mut Report,
+    bed: &TestBed,
+    seen: &fleet::Snapshot,
+    before: &fleet::Snapshot,
+) {
+    let bad: u64 = seen.ends.values().sum::<u64>()
+        - seen.ends_of(fleet::Rpc::Register, Outcome::Status(0))
+        - seen.ends_of(fleet::Rpc::Heartbeat, Outcome::Status(0));
+    let killed = (case.killed * ROUNDS) as u64;
+    let name = |what: &str| case.name(what);
+    report.exactly(
+        &name("DISCONNECTED received, all rounds"),
+        told(bed, Event::Disconnected),
+        killed,
+    );
+    let again = told(bed, Event::Connected) - case.agents as u64;
+    report.exactly(&name("CONNECTED after them"), again, killed);
+    let outcomes = &bed.gateway.metrics().agent_owner_restarts_total;
+    let outcome = |label| outcomes.with_label_values(&[label]).get();
+    report.exactly(&name("owners recovered"), outcome("recovered"), killed);
+    report.exactly(&name("agents that reconnected"), seen.reconnects, 0);
+    let streams = seen.subscriptions - before.subscriptions;
+    report.exactly(&name("streams opened since"), streams, 0);
+    report.count(&name("heartbeats acknowledged"), seen.heartbeats_acked);
+    report.exactly(&name("heartbeats refused, calls that failed"), bad, 0);
+}
+
+fn judge_times(case: &Case, report: &mut Report, bare: Vec<Duration>, rounds: &[Round]) {
+    let name = |what: &str| case.name(what);
+    let (bare, bare_most) = median_and_most(bare);
+    let (recovered, recovered_most) = median_and_most(rounds.iter().map(|r| r.recovered).collect());
+    let (commands, commands_most) = median_and_most(rounds.iter().map(|r| r.commands).collect());
+    report.time(&name("the same bare calls, median"), bare);
+    report.time(&name("the same, slowest"), bare_most);
+    let bound = match case.bound {
+        Bound::Times(times) => bare.mul_f64(times),
+        Bound::And(more) => bare + more,
+    };
+    report.within(&name("all recovered, median"), recovered, bound);
+    report.time(&name("the same, slowest"), recovered_most);
+    let answered = rounds.iter().map(|round| round.answered as u64).sum();
+    report.exactly(
+        &name("commands answered right afterwards"),
+        answered,
+        (case.killed * ROUNDS) as u64,
+    );
+    report.time(&name("commands to them, median"), commands);
+    report.time(&name("the same, slowest"), commands_most);
+}
+
+impl Case {
+    fn name(&self, what: &str) -> String {
+        format!("{} of {}: {what}", self.killed, self.agents)
+    }
+}
+
+/// Notices of this kind about the gateway's own agents.
+fn told(bed: &TestBed, event: Event) -> u64 {
+    let of = |state: &State| {
         let notices = state.received(Rpc::NotifyStreamStatus);
         let notices = notices.filter_map(|received| received.stream_status());
         notices
-            .filter(|n| n.event() == Event::Disconnected && n.agent_id.starts_with("sim-"))
+            .filter(|n| n.event() == event && n.agent_id.starts_with("sim-"))
             .count() as u64
     };
-    bed.server.view(gone)
+    bed.server.view(of)
 }
 
 /// Waits until so many more calls were answered well.
@@ -109,8 +197,8 @@ fn answered(bed: &TestBed, rpc: Rpc) -> usize {
     bed.server.view(|state| state.counts(rpc).ok as usize)
 }
 
-async fn kill(bed: &TestBed, fleet: &Fleet, number: usize) -> Result<Round, String> {
-    let ids = (number * KILLED..(number + 1) * KILLED).map(|n| fleet.options().agent_id(n));
+async fn kill(bed: &TestBed, fleet: &Fleet, killed: usize, number: usize) -> Result<Round, String> {
+    let ids = (number * killed..(number + 1) * killed).map(|n| fleet.options().agent_id(n));
     let ids: Vec<String> = ids.collect();
     let notices = answered(bed, Rpc::NotifyStreamStatus);
     let registers = answered(bed, Rpc::ProxyRegister);
@@ -120,8 +208,8 @@ async fn kill(bed: &TestBed, fleet: &Fleet, number: usize) -> Result<Round, Stri
             return Err(format!("{id} is not connected"));
         }
     }
-    calls(bed, Rpc::NotifyStreamStatus, notices + 2 * KILLED).await?;
-    calls(bed, Rpc::ProxyRegister, registers + KILLED).await?;
+    calls(bed, Rpc::NotifyStreamStatus, notices + 2 * killed).await?;
+    calls(bed, Rpc::ProxyRegister, registers + killed).await?;
     let recovered = started.elapsed();
     let operator = bed.operator().await;
     let wanted: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -144,8 +232,8 @@ async fn kill(bed: &TestBed, fleet: &Fleet, number: usize) -> Result<Round, Stri
     })
 }
 
-/// The calls of 500 recoveries on a connection of their own, as many at once as the gateway has.
-async fn bare_calls(bed: &TestBed, number: usize) -> Result<Duration, String> {
+/// The calls of so many recoveries on a connection of their own, as many at once as the gateway has.
+async fn bare_calls(bed: &TestBed, killed: usize, number: usize) -> Result<Duration, String> {
     let endpoint = Endpoint::from_shared(bed.server.uri()).map_err(|e| e.to_string())?;
     let channel = endpoint.connect().await.map_err(|e| e.to_string())?;
     let (notices, registers) = (
@@ -153,7 +241,7 @@ async fn bare_calls(bed: &TestBed, number: usize) -> Result<Duration, String> {
         Arc::new(Semaphore::new(REGISTERS)),
     );
     let mut agents = Vec::new();
-    for n in 0..KILLED {
+    for n in 0..killed {
         let mut agent = BareAgent {
             client: GatewayUpstreamClient::new(channel.clone()),
             agent_id: format!("bare-{number}-{n}"),
