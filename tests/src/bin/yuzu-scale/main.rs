@@ -212,8 +212,13 @@ impl Scenario {
                 slow_server::run(binaries, scope.agents.unwrap_or(slow_server::AGENTS)).await
             }
             Self::Shed => shed::run(binaries, scope.agents.unwrap_or(shed::AGENTS)).await,
-            Self::RefusedNotices => refused_notices::run(binaries).await,
-            Self::StreamLimit => stream_limit::run(binaries).await,
+            Self::RefusedNotices => {
+                refused_notices::run(binaries, scope.agents.unwrap_or(refused_notices::AGENTS))
+                    .await
+            }
+            Self::StreamLimit => {
+                stream_limit::run(binaries, scope.agents.unwrap_or(stream_limit::AGENTS)).await
+            }
             Self::CancelledRegister => cancelled_register::run().await,
             Self::HeartbeatCost => heartbeat_cost::run().await,
             Self::HeartbeatRate => heartbeat_rate::run(binaries).await,
