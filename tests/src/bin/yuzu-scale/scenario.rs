@@ -170,6 +170,8 @@ impl Scenario {
             Self::Breaker => breaker::AGENTS,
             Self::SlowServer => slow_server::AGENTS,
             Self::Shed => shed::AGENTS,
+            Self::RefusedNotices => refused_notices::AGENTS,
+            Self::StreamLimit => stream_limit::AGENTS,
             Self::HeartbeatCost => heartbeat_cost::AGENTS,
             Self::HeartbeatRate => heartbeat_rate::AGENTS,
             Self::MemoryLoss | Self::MemoryLoss20Ms | Self::MemoryLossRefusing => {
@@ -187,8 +189,6 @@ impl Scenario {
             Self::Soak => 5_000,
             Self::InMemory => 100_000,
             Self::FrozenServer
-            | Self::RefusedNotices
-            | Self::StreamLimit
             | Self::CancelledRegister
             | Self::HostileClients
             | Self::UnreadAnswers
@@ -208,8 +208,8 @@ impl Scenario {
             Self::Breaker => breaker::run(binaries, agents).await,
             Self::SlowServer => slow_server::run(binaries, agents).await,
             Self::Shed => shed::run(binaries, agents).await,
-            Self::RefusedNotices => refused_notices::run(binaries).await,
-            Self::StreamLimit => stream_limit::run(binaries).await,
+            Self::RefusedNotices => refused_notices::run(binaries, agents).await,
+            Self::StreamLimit => stream_limit::run(binaries, agents).await,
             Self::CancelledRegister => cancelled_register::run().await,
             Self::HeartbeatCost => heartbeat_cost::run(agents).await,
             Self::HeartbeatRate => heartbeat_rate::run(binaries, agents).await,
