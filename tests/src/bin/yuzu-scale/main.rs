@@ -21,6 +21,8 @@ mod forward;
 mod frozen_server;
 mod heartbeat_cost;
 mod heartbeat_rate;
+mod held_heartbeats;
+mod held_notices;
 mod hostile_clients;
 mod in_memory;
 mod kill_nine;
@@ -126,6 +128,8 @@ impl Scope {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
+    HeldNotices,
+    HeldHeartbeats,
     RegisterStorm,
     ColdWave,
     FrozenServer,
@@ -182,6 +186,8 @@ impl Scenario {
             Self::CancelledRegister => cancelled_register::ABOUT,
             Self::HeartbeatCost => heartbeat_cost::ABOUT,
             Self::HeartbeatRate => heartbeat_rate::ABOUT,
+            Self::HeldHeartbeats => held_heartbeats::ABOUT,
+            Self::HeldNotices => held_notices::ABOUT,
             Self::HostileClients => hostile_clients::ABOUT,
             Self::UnreadAnswers => unread_answers::ABOUT,
             Self::MemoryLoss => memory_loss::ABOUT,
@@ -222,6 +228,12 @@ impl Scenario {
             Self::CancelledRegister => cancelled_register::run().await,
             Self::HeartbeatCost => heartbeat_cost::run().await,
             Self::HeartbeatRate => heartbeat_rate::run(binaries).await,
+            Self::HeldHeartbeats => {
+                held_heartbeats::run(scope.agents.unwrap_or(held_heartbeats::AGENTS)).await
+            }
+            Self::HeldNotices => {
+                held_notices::run(scope.agents.unwrap_or(held_notices::AGENTS)).await
+            }
             Self::HostileClients => hostile_clients::run(binaries).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
             Self::MemoryLoss => memory_loss::run(binaries, 50, false).await,
