@@ -22,6 +22,8 @@ mod forward;
 mod frozen_server;
 mod heartbeat_cost;
 mod heartbeat_rate;
+mod held_heartbeats;
+mod held_notices;
 mod hostile_clients;
 mod in_memory;
 mod kill_nine;

@@ -9,9 +9,9 @@ use crate::register_storm::Storm;
 use crate::report::Report;
 use crate::{
     adjacency_million, breaker, cancelled_register, churn, cluster_kill, cold_wave, forward,
-    frozen_server, heartbeat_cost, heartbeat_rate, hostile_clients, in_memory, kill_nine,
-    memory_loss, owner_kill, planned_stop, refused_notices, register_storm, reset_once,
-    rolling_restart, server_crash, session_cap, shed, slow_server, soak, stream_limit,
+    frozen_server, heartbeat_cost, heartbeat_rate, held_heartbeats, held_notices, hostile_clients,
+    in_memory, kill_nine, memory_loss, owner_kill, planned_stop, refused_notices, register_storm,
+    reset_once, rolling_restart, server_crash, session_cap, shed, slow_server, soak, stream_limit,
     unread_answers,
 };
 
@@ -86,10 +86,12 @@ pub(crate) enum Scenario {
     SlowServer,
     Shed,
     RefusedNotices,
+    HeldNotices,
     StreamLimit,
     CancelledRegister,
     HeartbeatCost,
     HeartbeatRate,
+    HeldHeartbeats,
     HostileClients,
     UnreadAnswers,
     MemoryLoss,
@@ -135,10 +137,12 @@ impl Scenario {
             Self::SlowServer => slow_server::ABOUT,
             Self::Shed => shed::ABOUT,
             Self::RefusedNotices => refused_notices::ABOUT,
+            Self::HeldNotices => held_notices::ABOUT,
             Self::StreamLimit => stream_limit::ABOUT,
             Self::CancelledRegister => cancelled_register::ABOUT,
             Self::HeartbeatCost => heartbeat_cost::ABOUT,
             Self::HeartbeatRate => heartbeat_rate::ABOUT,
+            Self::HeldHeartbeats => held_heartbeats::ABOUT,
             Self::HostileClients => hostile_clients::ABOUT,
             Self::UnreadAnswers => unread_answers::ABOUT,
             Self::MemoryLoss => memory_loss::ABOUT,
@@ -171,9 +175,11 @@ impl Scenario {
             Self::SlowServer => slow_server::AGENTS,
             Self::Shed => shed::AGENTS,
             Self::RefusedNotices => refused_notices::AGENTS,
+            Self::HeldNotices => held_notices::AGENTS,
             Self::StreamLimit => stream_limit::AGENTS,
             Self::HeartbeatCost => heartbeat_cost::AGENTS,
             Self::HeartbeatRate => heartbeat_rate::AGENTS,
+            Self::HeldHeartbeats => held_heartbeats::AGENTS,
             Self::MemoryLoss | Self::MemoryLoss20Ms | Self::MemoryLossRefusing => {
                 memory_loss::AGENTS
             }
@@ -209,10 +215,12 @@ impl Scenario {
             Self::SlowServer => slow_server::run(binaries, agents).await,
             Self::Shed => shed::run(binaries, agents).await,
             Self::RefusedNotices => refused_notices::run(binaries, agents).await,
+            Self::HeldNotices => held_notices::run(agents).await,
             Self::StreamLimit => stream_limit::run(binaries, agents).await,
             Self::CancelledRegister => cancelled_register::run().await,
             Self::HeartbeatCost => heartbeat_cost::run(agents).await,
             Self::HeartbeatRate => heartbeat_rate::run(binaries, agents).await,
+            Self::HeldHeartbeats => held_heartbeats::run(agents).await,
             Self::HostileClients => hostile_clients::run(binaries).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
             Self::MemoryLoss => memory_loss::run(binaries, agents, 50, false).await,
