@@ -225,7 +225,9 @@ impl Scenario {
             Self::StreamLimit => {
                 stream_limit::run(binaries, scope.agents.unwrap_or(stream_limit::AGENTS)).await
             }
-            Self::CancelledRegister => cancelled_register::run().await,
+            Self::CancelledRegister => {
+                cancelled_register::run(scope.agents.unwrap_or(cancelled_register::AGENTS)).await
+            }
             Self::HeartbeatCost => heartbeat_cost::run().await,
             Self::HeartbeatRate => heartbeat_rate::run(binaries).await,
             Self::HeldHeartbeats => {
@@ -234,7 +236,10 @@ impl Scenario {
             Self::HeldNotices => {
                 held_notices::run(scope.agents.unwrap_or(held_notices::AGENTS)).await
             }
-            Self::HostileClients => hostile_clients::run(binaries).await,
+            Self::HostileClients => {
+                hostile_clients::run(binaries, scope.agents.unwrap_or(hostile_clients::AGENTS))
+                    .await
+            }
             Self::UnreadAnswers => unread_answers::run(binaries).await,
             Self::MemoryLoss => memory_loss::run(binaries, 50, false).await,
             Self::MemoryLoss20Ms => memory_loss::run(binaries, 20, false).await,
@@ -242,7 +247,7 @@ impl Scenario {
             Self::ResetOnce => reset_once::run(binaries).await,
             Self::SessionCap => session_cap::run(binaries).await,
             // It holds the configurations of several nodes.
-            Self::Forward => Box::pin(forward::run()).await,
+            Self::Forward => Box::pin(forward::run(scope.agents.unwrap_or(forward::AGENTS))).await,
             Self::OwnerKill => owner_kill::run(scope.agents.unwrap_or(owner_kill::AGENTS)).await,
             Self::PlannedStop => {
                 planned_stop::run(binaries, scope.agents.unwrap_or(planned_stop::AGENTS)).await
