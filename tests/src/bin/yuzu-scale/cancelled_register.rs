@@ -11,14 +11,15 @@ use yuzu_proto::agent::v1::HeartbeatRequest;
 use yuzu_proto::path;
 use yuzu_server_stub::{Action, Fault, Rpc};
 use yuzu_tests::agent::Agent;
+use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::raw::{Answer, CallError, Request, frame};
 use yuzu_tests::testbed::{Setup, TestBed};
 
 pub(crate) const ABOUT: &str = "agents reset their Register while it waits for a permit";
 
 const PERMITS: u64 = 48;
-const WAITING: u64 = 100;
-const RESETS: u64 = 50;
+/// Agents that wait, half of which reset their call.
+pub(crate) const AGENTS: usize = 100;
 const LIMIT: Duration = Duration::from_secs(20);
 const BOUND: Duration = Duration::from_millis(1);
 
@@ -28,7 +29,12 @@ struct Call {
     register: JoinHandle<Result<Answer, CallError>>,
 }
 
-pub(crate) async fn run() -> Result<Report, String> {
+pub(crate) async fn run(agents: usize) -> Result<Report, String> {
+    if agents < 2 {
+        return Err("--agents must be at least 2".into());
+    }
+    check_descriptors(2 * (agents + PERMITS as usize))?;
+    let (waits, resets) = (agents as u64, agents as u64 / 2);
     let bed = Setup::default().start().await;
     let hang = Fault::new(Rpc::ProxyRegister, Action::Hang);
     bed.server.fault(hang).map_err(|e| e.to_string())?;
@@ -42,12 +48,12 @@ pub(crate) async fn run() -> Result<Report, String> {
     let all = bed.server.wait_for("48 hung calls", LIMIT, hung).await;
     all.map_err(|e| e.to_string())?;
     let mut waiting = Vec::new();
-    for number in 0..WAITING {
+    for number in 0..waits {
         waiting.push(call(&bed, &format!("waiting-{number}")).await?);
     }
-    becomes(&bed, WAITING).await?;
+    becomes(&bed, waits).await?;
     let (mut bare, mut freed, mut reset) = (Vec::new(), Vec::new(), HashSet::new());
-    for left in (WAITING - RESETS..WAITING).rev() {
+    for left in (waits - resets..waits).rev() {
         let Call { agent, register } = waiting.pop().ok_or("nobody waits")?;
         bare.push(round_trip(&agent).await?);
         let started = Instant::now();
@@ -75,13 +81,13 @@ pub(crate) async fn run() -> Result<Report, String> {
     let (bare, bare_most) = median_and_most(bare);
     let (freed, freed_most) = median_and_most(freed);
     let mut report = Report::default();
-    report.count("calls reset while they waited", RESETS);
+    report.count("calls reset while they waited", resets);
     report.time("bare round trip, a heartbeat, median", bare);
     report.time("the same, slowest", bare_most);
     report.within("reset to a free place, median", freed, bare + BOUND);
     report.time("the same, slowest", freed_most);
     report.exactly("calls of these agents the server saw", seen, 0);
-    let others = PERMITS + WAITING - RESETS;
+    let others = PERMITS + waits - resets;
     report.exactly("calls the server saw", received.len() as u64, others);
     bed.stop().await;
     Ok(report)

@@ -13,11 +13,14 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use yuzu_tests::broadcast::percentile;
+use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::operator::Operator;
 
 pub(crate) const ABOUT: &str =
     "SIGKILL of a private and of the public one of three gateways with 3,000 agents";
 
+/// Each node has agents, and the one that dies has some of both kinds.
+const LEAST: usize = 6;
 /// Single commands in flight.
 const AT_ONCE: usize = 64;
 /// Over which agents answer what is under way when a node dies.
@@ -34,6 +37,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const DIES: usize = PRIVATE[0];
 
 pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, String> {
+    if agents < LEAST {
+        return Err(format!("--agents must be at least {LEAST}"));
+    }
+    check_descriptors(agents)?;
     let mut trio = Trio::start(binaries).await?;
     let third = agents / 3;
     trio.add(PUBLIC, third, 0);

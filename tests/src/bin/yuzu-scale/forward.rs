@@ -11,6 +11,7 @@ use yuzu_gateway::config::{Broadcast, Config, Listener, Secret};
 use yuzu_proto::agent::v1::CommandRequest;
 use yuzu_server_stub::{StubConfig, StubServer};
 use yuzu_tests::broadcast::{broadcast, percentile};
+use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::fleet::{Fleet, Options};
 use yuzu_tests::operator::Operator;
 use yuzu_tests::testbed::{endpoint, scrape};
@@ -18,7 +19,7 @@ use yuzu_tests::testbed::{endpoint, scrape};
 pub(crate) const ABOUT: &str =
     "commands for 5,000 agents of another node, beside the same sent there";
 
-const AGENTS: usize = 5_000;
+pub(crate) const AGENTS: usize = 5_000;
 /// In each of them every way has its turn, and is held against the node itself in that round alone:
 /// so the machine is the same for all. Judged are the medians.
 const ROUNDS: usize = 9;
@@ -47,7 +48,7 @@ struct Round {
     p99: f64,
 }
 
-fn config(name: &str, server: &StubServer, seed: Option<SocketAddr>) -> Config {
+fn config(name: &str, server: &StubServer, seed: Option<SocketAddr>, agents: usize) -> Config {
     let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut config = Config {
         listeners: vec![
@@ -66,7 +67,7 @@ fn config(name: &str, server: &StubServer, seed: Option<SocketAddr>) -> Config {
     config.cluster.seed_nodes = seed.into_iter().map(endpoint).collect();
     config.command.broadcast = Broadcast::Mesh;
     // The others have none: nobody is to be moved there.
-    config.shift.min_sessions = AGENTS;
+    config.shift.min_sessions = agents;
     config
 }
 
@@ -76,13 +77,13 @@ async fn start(config: Config) -> Result<Gateway, String> {
 }
 
 /// Waits until the node knows of all agents.
-async fn knows(gateway: &Gateway) -> Result<(), String> {
+async fn knows(gateway: &Gateway, agents: usize) -> Result<(), String> {
     let known = async {
         let labels = [("node", "all")];
         while scrape(gateway)
             .await
             .value("yuzu_gw_adjacency_agents", &labels)
-            != Some(AGENTS as f64)
+            != Some(agents as f64)
         {
             sleep(Duration::from_millis(20)).await;
         }
@@ -103,9 +104,9 @@ impl Way {
     }
 
     /// Answers a second of one command for all.
-    async fn broadcast(&self) -> Result<f64, String> {
+    async fn broadcast(&self, agents: usize) -> Result<f64, String> {
         let round = broadcast(&self.operator, command("round"), 60).await?;
-        if round.latencies.len() != AGENTS || round.tally.failures > 0 {
+        if round.latencies.len() != agents || round.tally.failures > 0 {
             let (answers, failures) = (round.latencies.len(), round.tally.failures);
             return Err(format!(
                 "{answers} answers, {failures} failures: {}",
@@ -138,12 +139,13 @@ impl Way {
 async fn round(ways: &mut [Way], fleet: &Fleet) -> Result<(), String> {
     let mut rates = Vec::new();
     for way in &*ways {
-        rates.push(way.broadcast().await?);
+        rates.push(way.broadcast(fleet.options().agents).await?);
     }
     let mut times = vec![Vec::new(); ways.len()];
     for n in 0..SINGLE {
         for (way, times) in ways.iter().zip(&mut times) {
-            times.push(way.single(&fleet.options().agent_id(n)).await?);
+            let agent = fleet.options().agent_id(n % fleet.options().agents);
+            times.push(way.single(&agent).await?);
         }
     }
     for ((way, rate), mut times) in ways.iter_mut().zip(rates).zip(times) {
@@ -166,20 +168,24 @@ fn command(id: &str) -> CommandRequest {
     }
 }
 
-pub(crate) async fn run() -> Result<Report, String> {
+pub(crate) async fn run(agents: usize) -> Result<Report, String> {
+    if agents == 0 {
+        return Err("--agents must be at least 1".into());
+    }
+    check_descriptors(2 * agents)?;
     let server = StubServer::start(StubConfig::default()).await;
     let server = server.map_err(|error| error.to_string())?;
-    let b = start(config("b", &server, None)).await?;
-    let a = start(config("a", &server, b.node_address())).await?;
-    let c = start(config("c", &server, b.node_address())).await?;
-    let agents = b.agent_address().ok_or("no listener")?;
+    let b = start(config("b", &server, None, agents)).await?;
+    let a = start(config("a", &server, b.node_address(), agents)).await?;
+    let c = start(config("c", &server, b.node_address(), agents)).await?;
+    let address = b.agent_address().ok_or("no listener")?;
     let fleet = Fleet::start(Options {
         heartbeat: None,
-        ..Options::new(agents, AGENTS)
+        ..Options::new(address, agents)
     });
     let all = fleet.all_subscribed(LIMIT).await;
     all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
-    tokio::try_join!(knows(&a), knows(&c))?;
+    tokio::try_join!(knows(&a, agents), knows(&c, agents))?;
     let mut ways = [
         Way::of("on the node itself", &b).await?,
         Way::of("from a node that dials", &a).await?,

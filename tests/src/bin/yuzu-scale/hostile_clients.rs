@@ -18,6 +18,7 @@ use yuzu_proto::agent::v1::CommandRequest;
 use yuzu_server_stub::{Rpc, StubConfig};
 use yuzu_tests::broadcast::percentile;
 use yuzu_tests::certs::{Authority, Directory};
+use yuzu_tests::cli::check_descriptors;
 use yuzu_tests::fleet::{Fleet, Options, Outcome, Rpc as Call, Snapshot};
 use yuzu_tests::metrics::Metrics;
 use yuzu_tests::operator::Operator;
@@ -26,9 +27,10 @@ use yuzu_tests::raw::{self, Tls, code};
 
 pub(crate) const ABOUT: &str = "200 hostile clients of ten kinds beside 2,000 working agents";
 
-const AGENTS: usize = 2_000;
+pub(crate) const AGENTS: usize = 2_000;
 /// Of each kind.
 const CLIENTS: u8 = 20;
+const HOSTILE: usize = 10 * CLIENTS as usize;
 const LIMIT: Duration = Duration::from_secs(60);
 /// Commands are measured this long before the attack.
 const CALM: Duration = Duration::from_secs(40);
@@ -84,7 +86,11 @@ impl Rule {
     }
 }
 
-pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
+pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, String> {
+    if agents == 0 {
+        return Err("--agents must be at least 1".into());
+    }
+    check_descriptors(agents + HOSTILE)?;
     let install = Install::start(binaries).await?;
     let bed = Arc::new(install.bed);
     let fleet = Fleet::start(Options {
@@ -93,7 +99,7 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
             ..raw::Options::default()
         },
         connects_per_second: Some(500.0),
-        ..Options::new(bed.gateway.agents, AGENTS)
+        ..Options::new(bed.gateway.agents, agents)
     });
     let all = fleet.all_subscribed(LIMIT).await;
     all.map_err(|now| format!("only {} agents are subscribed", now.subscribed))?;
@@ -118,7 +124,7 @@ pub(crate) async fn run(binaries: &Binaries) -> Result<Report, String> {
     sleep(AFTER).await;
     let left = bed.gateway.anonymous_memory()?;
 
-    judge_agents(&fleet.snapshot(), &bed, &mut report);
+    judge_agents(agents, &fleet.snapshot(), &bed, &mut report);
     judge_commands(calm, attacked, &mut report);
     report.count("gateway's share of a core before, %", idle);
     report.count("gateway's share of a core during, %", busy);
@@ -235,7 +241,9 @@ impl Commands {
     async fn start(bed: &Bed, fleet: &Fleet, name: &'static str) -> Result<Self, String> {
         let operator = Operator::connect(bed.gateway.management).await;
         let operator = Arc::new(operator.map_err(|e| e.to_string())?);
-        let ids: Vec<_> = (0..AGENTS).map(|n| fleet.options().agent_id(n)).collect();
+        let ids: Vec<_> = (0..fleet.options().agents)
+            .map(|n| fleet.options().agent_id(n))
+            .collect();
         let done = Arc::<AtomicBool>::default();
         let ends = Arc::clone(&done);
         let task = tokio::spawn(async move {
@@ -287,8 +295,8 @@ async fn answered(
     }
 }
 
-fn judge_agents(now: &Snapshot, bed: &Bed, report: &mut Report) {
-    report.exactly("agents that are subscribed", now.subscribed, AGENTS as u64);
+fn judge_agents(agents: usize, now: &Snapshot, bed: &Bed, report: &mut Report) {
+    report.exactly("agents that are subscribed", now.subscribed, agents as u64);
     report.exactly("agents that reconnected", now.reconnects, 0);
     let other = |(rpc, outcome)| rpc == Call::Heartbeat && outcome != Outcome::Status(code::OK);
     let failed = now.ends.iter().filter(|(end, _)| other(**end));

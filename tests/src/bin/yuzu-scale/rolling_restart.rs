@@ -7,14 +7,21 @@ use crate::trio::load::{Done, Load, longest_silence};
 use crate::trio::{LIMIT, Named, PRIVATE, PUBLIC, Trio, command, name};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
+use yuzu_tests::cli::check_descriptors;
 
 pub(crate) const ABOUT: &str =
     "three gateways with 3,000 agents stop and start one after the other under commands";
 
+/// Each node has agents.
+const LEAST: usize = 3;
 /// Before the first stop, between two, and after the last start.
 const REST: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, String> {
+    if agents < LEAST {
+        return Err(format!("--agents must be at least {LEAST}"));
+    }
+    check_descriptors(agents)?;
     let mut trio = Trio::start(binaries).await?;
     for home in [PUBLIC, PRIVATE[0], PRIVATE[1]] {
         trio.add(home, agents / 3, 0);

@@ -78,6 +78,9 @@ impl Scope {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
+    // First, so that they measure memory that nobody has used before.
+    HeldNotices,
+    HeldHeartbeats,
     RegisterStorm,
     RegisterWave,
     ColdWave,
@@ -86,12 +89,10 @@ pub(crate) enum Scenario {
     SlowServer,
     Shed,
     RefusedNotices,
-    HeldNotices,
     StreamLimit,
     CancelledRegister,
     HeartbeatCost,
     HeartbeatRate,
-    HeldHeartbeats,
     HostileClients,
     UnreadAnswers,
     MemoryLoss,
@@ -171,6 +172,9 @@ impl Scenario {
             Self::RegisterStorm => Storm::AGENTS,
             Self::RegisterWave => Storm::AGENTS_OF_WAVE,
             Self::ColdWave => cold_wave::AGENTS,
+            Self::CancelledRegister => cancelled_register::AGENTS,
+            Self::HostileClients => hostile_clients::AGENTS,
+            Self::Forward => forward::AGENTS,
             Self::Breaker => breaker::AGENTS,
             Self::SlowServer => slow_server::AGENTS,
             Self::Shed => shed::AGENTS,
@@ -194,12 +198,7 @@ impl Scenario {
             Self::Churn => churn::AGENTS,
             Self::Soak => 5_000,
             Self::InMemory => 100_000,
-            Self::FrozenServer
-            | Self::CancelledRegister
-            | Self::HostileClients
-            | Self::UnreadAnswers
-            | Self::SessionCap
-            | Self::Forward => return None,
+            Self::FrozenServer | Self::UnreadAnswers | Self::SessionCap => return None,
         })
     }
 
@@ -217,11 +216,11 @@ impl Scenario {
             Self::RefusedNotices => refused_notices::run(binaries, agents).await,
             Self::HeldNotices => held_notices::run(agents).await,
             Self::StreamLimit => stream_limit::run(binaries, agents).await,
-            Self::CancelledRegister => cancelled_register::run().await,
+            Self::CancelledRegister => cancelled_register::run(agents).await,
             Self::HeartbeatCost => heartbeat_cost::run(agents).await,
             Self::HeartbeatRate => heartbeat_rate::run(binaries, agents).await,
             Self::HeldHeartbeats => held_heartbeats::run(agents).await,
-            Self::HostileClients => hostile_clients::run(binaries).await,
+            Self::HostileClients => hostile_clients::run(binaries, agents).await,
             Self::UnreadAnswers => unread_answers::run(binaries).await,
             Self::MemoryLoss => memory_loss::run(binaries, agents, 50, false).await,
             Self::MemoryLoss20Ms => memory_loss::run(binaries, agents, 20, false).await,
@@ -231,7 +230,7 @@ impl Scenario {
             Self::ResetOnce => reset_once::run(binaries, agents).await,
             Self::SessionCap => session_cap::run(binaries).await,
             // It holds the configurations of several nodes.
-            Self::Forward => Box::pin(forward::run()).await,
+            Self::Forward => Box::pin(forward::run(agents)).await,
             Self::OwnerKill => owner_kill::run(agents).await,
             Self::PlannedStop => planned_stop::run(binaries, agents).await,
             Self::KillNine => kill_nine::run(binaries, agents).await,
