@@ -144,15 +144,20 @@ impl Flight {
         let Some(notice) = self.notice.take() else {
             return;
         };
+        let (shared, probe, event) = (&self.shared, self.probe, notice.event);
+        // The stop cuts what has no answer in its time, and says so itself (STOP-7): the server did not fail.
+        let cut = shared.lock().stage() == Stage::Over && matches!(outcome, Outcome::Failed(_));
         // Before the notice is held again, so that the breaker knows when that is asked for.
         if let Some(admission) = self.admission.take() {
-            admission.settle(verdict(&outcome));
+            admission.settle(if cut {
+                Verdict::Neutral
+            } else {
+                verdict(&outcome)
+            });
         }
-        let (shared, probe, event) = (&self.shared, self.probe, notice.event);
         let agent = Arc::clone(&notice.agent_id);
         match &outcome {
-            // The stop that left it in flight has told of it (STOP-7).
-            Outcome::Failed(_) if shared.lock().stage() == Stage::Over => {}
+            Outcome::Failed(_) if cut => {}
             Outcome::Failed(error) => log_failure(&agent, event.label(), error, probe),
             Outcome::Unacknowledged => shared
                 .metrics

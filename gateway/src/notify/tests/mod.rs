@@ -425,6 +425,30 @@ async fn stop_6_the_final_send_ignores_the_breaker_and_goes_64_wide() {
 }
 
 #[tokio::test]
+async fn stop_7_what_the_stop_cuts_is_no_failure_of_the_server() {
+    let server = Server::gated(|_| ack(true)).await;
+    let metrics = metrics();
+    let upstream = upstream(server.address, &metrics, |c| {
+        c.breaker.failure_threshold = 1
+    });
+    let notifier = notifier(&upstream, &metrics, 1_000);
+    for agent in 0..10 {
+        notifier.send(notice(agent, Event::Connected));
+    }
+    until("10 arrived", || server.open.load(Ordering::SeqCst) == 10).await;
+    assert_eq!(notifier.flush(Instant::now()).await, (0, 10));
+    upstream.close().await;
+    until("all are cut", || server.open.load(Ordering::SeqCst) == 0).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let opened = metrics
+        .upstream_circuit_transitions_total
+        .with_label_values(&["open"]);
+    assert_eq!(opened.get(), 0);
+}
+
+#[tokio::test]
 async fn stop_6_what_the_deadline_leaves_is_counted_lost() {
     let server = Server::gated(|_| ack(true)).await;
     let metrics = metrics();
