@@ -3,7 +3,7 @@
 //! What opens the breaker are the notices of agents that leave meanwhile: heartbeats never do.
 
 use crate::bed::{self, Bed, Binaries};
-use crate::memory_loss::{Places, meanwhile, places};
+use crate::memory_loss::{self, Places, places};
 use crate::report::Report;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -71,7 +71,7 @@ pub(crate) async fn run(binaries: &Binaries, agents: usize) -> Result<Report, St
         .await?;
     let stayed = (agents - leaving) as u64;
     judge_agents(&mut report, &fleet.snapshot(), stayed);
-    let round = meanwhile(&bed).await?;
+    let round = memory_loss::everybody(&bed).await?;
     let answered = round.tally.answered() as u64;
     report.exactly("answers to a broadcast at the end", answered, stayed);
     fleet.stop().await;
