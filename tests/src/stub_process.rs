@@ -1,4 +1,4 @@
-//! A server stub as its own process, for what only a whole process can do: stand still.
+//! A server stub as its own process, for what only a whole process can do: stand still, and die.
 //!
 //! Responsible for the process, its signals and its control endpoint. Must never leave the
 //! process behind, stopped or not: it is killed when dropped.
@@ -7,7 +7,7 @@ use crate::http;
 use crate::usage;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -32,8 +32,16 @@ impl StubProcess {
     /// # Errors
     /// A sentence for the user.
     pub async fn start(binary: &Path) -> Result<Self, String> {
+        Self::start_at(binary, Ipv4Addr::LOCALHOST).await
+    }
+
+    /// As [`StubProcess::start`], where gateways connect to this address of the machine.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub async fn start_at(binary: &Path, address: Ipv4Addr) -> Result<Self, String> {
         let mut child = Command::new(binary)
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", &format!("{address}:0")])
             .args(["--control", "127.0.0.1:0"])
             .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
@@ -53,6 +61,14 @@ impl StubProcess {
             address,
             control,
         })
+    }
+
+    /// Kills the process with SIGKILL, and waits until it is gone.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn kill(mut self) -> Result<(), String> {
+        self.child.kill().await.map_err(|e| e.to_string())
     }
 
     /// Stops the process (SIGSTOP): its sockets stay, nothing is read or answered.

@@ -119,6 +119,11 @@ pub(crate) async fn gateway_has(
     }
 }
 
+/// A time that is meant for `of` agents, for as many; never less than it.
+pub(crate) fn scaled(time: Duration, agents: usize, of: usize) -> Duration {
+    time.mul_f64((agents as f64 / of as f64).max(1.0))
+}
+
 /// Agents in this state at the server.
 pub(crate) fn routes(state: &State, wanted: RouteState) -> u64 {
     state.routes().filter(|route| route.state == wanted).count() as u64
@@ -182,6 +187,13 @@ impl Peak {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_agents_have_more_time_and_fewer_have_no_less() {
+        let second = Duration::from_secs(1);
+        assert_eq!(scaled(second, 5, 10), second);
+        assert_eq!(scaled(second, 30, 10), second * 3);
+    }
 
     #[test]
     fn counts_what_overlaps() {

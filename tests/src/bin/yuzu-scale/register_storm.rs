@@ -26,6 +26,8 @@ pub(crate) struct Storm {
     agents: u64,
     delay: Duration,
     rounds: u64,
+    /// What the figure is, by [`Storm::ideal`].
+    by_ideal: f64,
 }
 
 impl Storm {
@@ -39,6 +41,7 @@ impl Storm {
             agents: agents as u64,
             delay,
             rounds: 5,
+            by_ideal: 1.03,
         }
     }
 
@@ -49,6 +52,20 @@ impl Storm {
             agents: agents as u64,
             delay,
             rounds: 1,
+            by_ideal: 1.02,
+        }
+    }
+
+    /// Refuses what a gateway is to refuse in part: those that wait too long, or find no place.
+    fn check(self) -> Result<(), String> {
+        let most = PERMITS + PLACES;
+        match self.figure() > DESIGN || self.agents > most {
+            false => Ok(()),
+            true => Err(format!(
+                "--agents {}: at most {most} find a place, and all are to be served within {} s",
+                self.agents,
+                DESIGN.as_secs()
+            )),
         }
     }
 
@@ -59,11 +76,13 @@ impl Storm {
 
     /// What the old gateway was measured or reckoned to take with so many, F-REG-1 and F-REG-2.
     fn figure(self) -> Duration {
-        self.ideal().mul_f64(1.03)
+        self.ideal().mul_f64(self.by_ideal)
     }
 }
 
 const PERMITS: u64 = 48;
+/// For those that wait for a permit (PERMIT-3).
+const PLACES: u64 = 10_000;
 /// An agent waits for its Register so long, less a margin of 5 s.
 const DESIGN: Duration = Duration::from_secs(25);
 /// The gateway by the floor of the same run.
@@ -81,6 +100,7 @@ struct Round {
 
 pub(crate) async fn run(binaries: &Binaries, storm: Storm) -> Result<Report, String> {
     check_descriptors(2 * storm.agents as usize)?;
+    storm.check()?;
     let bed = Bed::start(binaries, StubConfig::default()).await?;
     let slow = Fault::new(RPC, Action::Delay(storm.delay));
     bed.server.fault(slow).map_err(|e| e.to_string())?;
@@ -174,7 +194,7 @@ async fn lone_register(bed: &Bed, number: u64) -> Result<Duration, String> {
 }
 
 /// The call that the gateway makes; false: it failed.
-async fn call(connection: &Connection, agent_id: &str) -> bool {
+pub(crate) async fn call(connection: &Connection, agent_id: &str) -> bool {
     let request = RegisterRequest {
         info: Some(AgentInfo {
             agent_id: agent_id.into(),
@@ -255,5 +275,19 @@ impl Storm {
             at_server: at_server?.ok_or("the server forgot its first call")?,
             at_callers,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storm_that_is_refused_in_part_by_rule_is_none() {
+        assert!(Storm::of(Storm::AGENTS).check().is_ok());
+        assert!(Storm::wave(Storm::AGENTS_OF_WAVE).check().is_ok());
+        // 123 turns of 200 ms are 24.6 s.
+        assert!(Storm::wave(6_000).check().is_err());
+        assert!(Storm::of(10_100).check().is_err());
     }
 }

@@ -102,6 +102,7 @@ pub(crate) enum Scenario {
     MemoryLoss100Ms,
     MemoryLossRefusing,
     ServerCrash,
+    ServerCrashCapped,
     ResetOnce,
     SessionCap,
     Forward,
@@ -151,6 +152,7 @@ impl Scenario {
             Self::MemoryLoss100Ms => memory_loss::ABOUT_100_MS,
             Self::MemoryLossRefusing => memory_loss::ABOUT_REFUSING,
             Self::ServerCrash => server_crash::ABOUT,
+            Self::ServerCrashCapped => server_crash::ABOUT_CAPPED,
             Self::ResetOnce => reset_once::ABOUT,
             Self::SessionCap => session_cap::ABOUT,
             Self::Forward => forward::ABOUT,
@@ -188,7 +190,7 @@ impl Scenario {
                 memory_loss::AGENTS
             }
             Self::MemoryLoss100Ms => memory_loss::AGENTS_100_MS,
-            Self::ServerCrash => server_crash::AGENTS,
+            Self::ServerCrash | Self::ServerCrashCapped => server_crash::AGENTS,
             Self::ResetOnce => reset_once::AGENTS,
             Self::OwnerKill => owner_kill::AGENTS,
             Self::PlannedStop => planned_stop::AGENTS,
@@ -226,7 +228,10 @@ impl Scenario {
             Self::MemoryLoss20Ms => memory_loss::run(binaries, agents, 20, false).await,
             Self::MemoryLoss100Ms => memory_loss::run(binaries, agents, 100, false).await,
             Self::MemoryLossRefusing => memory_loss::run(binaries, agents, 50, true).await,
-            Self::ServerCrash => server_crash::run(binaries, agents).await,
+            Self::ServerCrash => server_crash::run(binaries, agents, server_crash::SHORT).await,
+            Self::ServerCrashCapped => {
+                server_crash::run(binaries, agents, server_crash::CAPPED).await
+            }
             Self::ResetOnce => reset_once::run(binaries, agents).await,
             Self::SessionCap => session_cap::run(binaries).await,
             // It holds the configurations of several nodes.
