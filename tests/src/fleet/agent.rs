@@ -101,7 +101,8 @@ impl Agent {
             return Err(self.retry());
         }
         let request = Request::new(path::REGISTER).timeout(shared.options.call_timeout);
-        let body = message::register(&shared, &self.id);
+        let options = &shared.options;
+        let body = message::register(&options.enrollment_token, options.register_bytes, &self.id);
         let answer = link.connection.unary_framed(request, body).await;
         counters.ended(Rpc::Register, outcome_of(&answer));
         let session_id = self.accepted(answer)?;

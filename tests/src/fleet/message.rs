@@ -1,6 +1,5 @@
 //! The messages an agent sends, encoded and framed.
 
-use super::Shared;
 use crate::raw::frame_message;
 use bytes::Bytes;
 use prost::Message;
@@ -11,7 +10,8 @@ use yuzu_proto::agent::v1::{
 };
 use yuzu_proto::common::v1::{Platform, PluginInfo, Timestamp};
 
-pub(super) fn register(shared: &Shared, agent_id: &str) -> Bytes {
+/// A Register of this length at least, see [`filled`].
+pub(crate) fn register(enrollment_token: &str, bytes: usize, agent_id: &str) -> Bytes {
     let request = RegisterRequest {
         info: Some(AgentInfo {
             agent_id: agent_id.into(),
@@ -25,10 +25,10 @@ pub(super) fn register(shared: &Shared, agent_id: &str) -> Bytes {
             plugins: ["shell", "inventory"].map(plugin).into(),
             ..AgentInfo::default()
         }),
-        enrollment_token: shared.options.enrollment_token.clone(),
+        enrollment_token: enrollment_token.into(),
         ..RegisterRequest::default()
     };
-    frame_message(&filled(request, shared.options.register_bytes))
+    frame_message(&filled(request, bytes))
 }
 
 /// A request of this length at least, by what it tells of its last plugin; it may be a few bytes
@@ -55,7 +55,7 @@ fn plugin(name: &str) -> PluginInfo {
     }
 }
 
-pub(super) fn heartbeat(session_id: &str) -> Bytes {
+pub(crate) fn heartbeat(session_id: &str) -> Bytes {
     frame_message(&HeartbeatRequest {
         session_id: session_id.into(),
         sent_at: Some(now()),
@@ -88,7 +88,7 @@ pub(super) fn running(command_id: &str, number: u32) -> Bytes {
     answer(command_id, Status::Running, format!("frame {number}"))
 }
 
-pub(super) fn success(command_id: &str, output: &str) -> Bytes {
+pub(crate) fn success(command_id: &str, output: &str) -> Bytes {
     answer(command_id, Status::Success, output.into())
 }
 

@@ -9,7 +9,7 @@ mod agent;
 mod backoff;
 mod counters;
 mod diary;
-mod message;
+pub(crate) mod message;
 mod options;
 mod order;
 mod pacer;

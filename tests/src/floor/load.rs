@@ -3,6 +3,10 @@
 use crate::raw::Tls;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// Dials at the same time: more than the backlog of a listener only wait for resends.
+pub(super) const DIALS: usize = 1_024;
 
 /// Where a load goes.
 #[derive(Debug, Clone)]
@@ -42,4 +46,9 @@ pub(super) trait Load: Sized {
 
     /// Ends all agents and waits for them.
     async fn detach(self) -> Result<(), String>;
+}
+
+/// When the agent with this number, of so many, sends its first heartbeat: they are spread evenly.
+pub(super) fn first_beat(every: Duration, index: usize, agents: usize) -> Instant {
+    Instant::now() + every.mul_f64((index + 1) as f64 / agents as f64)
 }

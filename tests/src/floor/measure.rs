@@ -314,6 +314,7 @@ impl Run<'_> {
             self.broadcast(load, name).await?;
         }
         let before = usage::processor_time(self.process)?;
+        let load_before = usage::processor_time(std::process::id())?;
         let switches_before = usage::switches(self.process)?;
         let started = Instant::now();
         for name in 0..self.plan.broadcasts {
@@ -325,6 +326,9 @@ impl Run<'_> {
         figures.insert("answers_per_s".into(), answers / elapsed);
         let per_100_000 = spent.as_secs_f64() * 100_000.0 / answers;
         figures.insert("cpu_s_per_100k".into(), per_100_000);
+        let spent = usage::processor_time(std::process::id())? - load_before;
+        let per_100_000 = spent.as_secs_f64() * 100_000.0 / answers;
+        figures.insert("load_cpu_s_per_100k".into(), per_100_000);
         let switches = usage::switches(self.process)?;
         for (name, at) in [("voluntary", 0), ("forced", 1)] {
             let switches = switches[at].saturating_sub(switches_before[at]) as f64;

@@ -5,6 +5,7 @@
 //! fans commands out, gathers one answer of each agent and acknowledges heartbeats. It has no
 //! limit, no timeout, no notice and no metric, and must never be used as more than a yardstick.
 
+mod agent;
 mod board;
 mod grpc_load;
 mod load;

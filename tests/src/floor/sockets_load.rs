@@ -1,6 +1,6 @@
 //! The load over plain sockets, for the floor that speaks no gRPC.
 
-use super::load::{Load, Target};
+use super::load::{DIALS, Load, Target, first_beat};
 use super::with_sockets::{ANSWER, ATTACH, COMMAND, END, HEARTBEAT, Link, framed, parts, write};
 use std::io;
 use std::sync::Arc;
@@ -8,14 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval_at};
+use tokio::time::interval_at;
 
 /// About what an answer of the gRPC load takes.
 const ANSWER_FILLER: [u8; 96] = [b'r'; 96];
 /// Calls that an operator has at the same time, each on its connection.
 const CALLERS: usize = 64;
-/// Dials at the same time: more than the backlog of a listener only wait for resends.
-const DIALS: usize = 1_024;
 
 #[derive(Debug)]
 pub(super) struct SocketsLoad {
@@ -128,8 +126,7 @@ async fn live(
     heartbeats: &AtomicU64,
 ) -> io::Result<()> {
     let every = heartbeat.unwrap_or(Duration::from_secs(3_600));
-    let first = every.mul_f64((index + 1) as f64 / agents as f64);
-    let mut beats = interval_at(Instant::now() + first, every);
+    let mut beats = interval_at(first_beat(every, index, agents), every);
     loop {
         tokio::select! {
             body = link.body() => {

@@ -1,6 +1,5 @@
 //! One call: what is asked, the sending half, the receiving half.
 
-use super::body::Body;
 use super::frame::{FrameError, FrameReader, frame, frame_message};
 use super::status::{CallError, Status};
 use bytes::Bytes;
@@ -70,12 +69,12 @@ impl Request {
         self.timeout
     }
 
-    pub(super) fn to_http(
+    pub(crate) fn to_http<B>(
         &self,
         scheme: Scheme,
         authority: Authority,
-        body: Body,
-    ) -> http::Request<Body> {
+        body: B,
+    ) -> http::Request<B> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(scheme);
         uri.authority = Some(authority);

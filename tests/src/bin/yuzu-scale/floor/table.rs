@@ -148,6 +148,7 @@ fn rows(heartbeat_rate: f64) -> Vec<Row> {
             "cpu_s_per_100k",
             Some(AtMost(0.85)),
         ),
+        Row::new("the load's", "load_cpu_s_per_100k", None),
         Row::new(
             "waits per 100,000 answers",
             "voluntary_switches_per_100k",
