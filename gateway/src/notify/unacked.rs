@@ -74,6 +74,8 @@ pub(crate) struct Unacked {
     last_number: u64,
     out: usize,
     slow: usize,
+    /// The last answer to one of the set was that it is recorded.
+    recording: bool,
 }
 
 impl Unacked {
@@ -88,6 +90,7 @@ impl Unacked {
             last_number: 0,
             out: 0,
             slow: 0,
+            recording: false,
         }
     }
 
@@ -141,6 +144,7 @@ impl Unacked {
 
     /// The server did not record `notice`. `chance` is a random number in `0.0..=1.0`.
     pub(crate) fn refuse(&mut self, notice: Notice, now: Instant, chance: f64) -> Refused {
+        self.recording = false;
         let key = notice.key();
         let mut entry = match self.remove(&key) {
             Some(entry) => entry,
@@ -192,8 +196,17 @@ impl Unacked {
 
     /// A resend was recorded, so the server may have changed its mind: the next one that waits is
     /// due at once, or as soon as the shortest delay since its refusal is over. One for each, so
-    /// that a server which records some and refuses others hears little more of those.
+    /// that a server which records some and refuses others hears little more of those; two when
+    /// nothing was refused since the one before, so that all slots are used soon. With one alone
+    /// they would leave one after the other, as long as that is quicker than their own times.
     pub(crate) fn hasten(&mut self, now: Instant) {
+        let again = std::mem::replace(&mut self.recording, true);
+        for _ in 0..=usize::from(again) {
+            self.hasten_next(now);
+        }
+    }
+
+    fn hasten_next(&mut self, now: Instant) {
         let later = (Bound::Excluded((now, u64::MAX)), Bound::Unbounded);
         let next = self.due.range(later).next();
         let Some((key, entry)) = next.and_then(|(_, key)| self.entries.get_key_value(key)) else {

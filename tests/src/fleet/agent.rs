@@ -147,20 +147,13 @@ impl Agent {
             self.tried += 1;
         }
         sleep_until(self.shared.pacer.reserve(Instant::now())).await;
-        let options = &self.shared.options;
-        let counters = &self.shared.counters;
-        match Connection::open(options.address(self.tried), &options.connection).await {
-            Ok(connection) => {
-                counters.add(&counters.connects);
-                let connected = Held::new(counters, |c| &c.connected);
-                self.link = Some(Link {
-                    connection,
-                    _connected: connected,
-                });
+        let dialled = tokio::spawn(dial(Arc::clone(&self.shared), self.tried));
+        match dialled.await {
+            Ok(Some(link)) => {
+                self.link = Some(link);
                 Ok(())
             }
-            Err(_) => {
-                counters.add(&counters.connect_failures);
+            Ok(None) | Err(_) => {
                 self.tried += 1;
                 Err(self.retry())
             }
@@ -187,6 +180,22 @@ impl Agent {
     fn retry(&mut self) -> Failed {
         Failed::Retry(self.backoff.failed())
     }
+}
+
+/// A task of its own: the gateway has the connection of an agent that is told to stop meanwhile, so
+/// it is counted as well.
+async fn dial(shared: Arc<Shared>, tried: usize) -> Option<Link> {
+    let (options, counters) = (&shared.options, &shared.counters);
+    let opened = Connection::open(options.address(tried), &options.connection).await;
+    let Ok(connection) = opened else {
+        counters.add(&counters.connect_failures);
+        return None;
+    };
+    counters.add(&counters.connects);
+    Some(Link {
+        connection,
+        _connected: Held::new(counters, |c| &c.connected),
+    })
 }
 
 /// How a unary call ended.

@@ -85,6 +85,8 @@ struct Model {
     gone: BTreeMap<u32, &'static str>,
     /// The newest notice of each session that was ever sent.
     newest_sent: BTreeMap<u8, u32>,
+    /// The last answer to one that was refused once was that it is recorded.
+    recording: bool,
 }
 
 impl Model {
@@ -104,6 +106,7 @@ impl Model {
             places: 0,
             gone: BTreeMap::new(),
             newest_sent: BTreeMap::new(),
+            recording: false,
         }
     }
 
@@ -241,6 +244,10 @@ impl Model {
                 if story.is_some() {
                     facts.push(Fact::Ended(End::Acknowledged));
                     self.hasten();
+                    if self.recording {
+                        self.hasten();
+                    }
+                    self.recording = true;
                 }
             }
             Sent::Lost(loss) => {
@@ -288,6 +295,7 @@ impl Model {
     }
 
     fn refused(&mut self, item: Item, story: Option<Story>, got: &[Fact], facts: &mut Vec<Fact>) {
+        self.recording = false;
         let resends = self.waiting.len() + self.resends();
         if story.is_none() && resends >= self.rules.pending_max {
             self.lose(item, Loss::Unacknowledged, facts);

@@ -287,3 +287,27 @@ fn reload_8_other_rules_hold_for_the_next_refusal_and_for_all_windows() {
     assert_eq!(set.expire(start + ms(29_999)), 0);
     assert_eq!(set.expire(start + ms(30_000)), 1, "its window is shorter");
 }
+
+#[test]
+fn unack_3_recorded_twice_in_a_row_brings_two_forward() {
+    let (mut set, start) = (set(), Instant::now());
+    let at = |millis| start + ms(millis);
+    for session in 1..=9 {
+        refuse(&mut set, session, Connected, start, 1.0).unwrap();
+    }
+    let due = |set: &mut Unacked, now| std::iter::from_fn(|| take(set, now)).count();
+    for (now, recorded, more) in [
+        (1_500, true, 1),
+        (1_510, true, 2),
+        (1_520, false, 0),
+        (1_530, true, 1),
+    ] {
+        match recorded {
+            true => set.hasten(at(now)),
+            false => {
+                refuse(&mut set, 1, Connected, at(now), 1.0).unwrap();
+            }
+        }
+        assert_eq!(due(&mut set, at(now)), more, "{now}");
+    }
+}
