@@ -58,6 +58,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use watch::Watch;
+use yuzu_tests::cli::stop_signal;
 
 /// Some scenarios hold a gateway, which is to have the allocator that it is deployed with.
 #[cfg(feature = "jemalloc")]
@@ -102,7 +103,23 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let done = tokio::select! {
+        done = carry_out(Arguments::parse().command) => done,
+        // What was started ends with it, so that nothing is left that disturbs the next run.
+        () = stop_signal() => Err("stopped by a signal; what it had started is stopped as well".into()),
+    };
+    match done {
+        Ok(Outcome::Met) => ExitCode::SUCCESS,
+        Ok(Outcome::Missed) => ExitCode::FAILURE,
+        Ok(Outcome::NotJudged(problem)) | Err(problem) => {
+            eprintln!("yuzu-scale: {problem}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn carry_out(command: Command) -> Result<Outcome, String> {
+    match command {
         Command::List => {
             for scenario in Scenario::value_variants() {
                 let name = scenario.name();
@@ -129,14 +146,6 @@ async fn main() -> ExitCode {
         }
         Command::Floor(options) => floor::run(options).await,
         Command::Curve(options) => curve::run(options).await,
-    };
-    match done {
-        Ok(Outcome::Met) => ExitCode::SUCCESS,
-        Ok(Outcome::Missed) => ExitCode::FAILURE,
-        Ok(Outcome::NotJudged(problem)) | Err(problem) => {
-            eprintln!("yuzu-scale: {problem}");
-            ExitCode::from(2)
-        }
     }
 }
 
